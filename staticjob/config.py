@@ -1,0 +1,288 @@
+"""The job file: every field, its default and what it means.
+
+`load_job` reads a YAML file, applies `--set` overrides, fills `{date}` and returns a
+validated `JobConfig`. Unknown keys are refused with the nearest valid name.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from staticjob.errors import ConfigError
+
+Auto = Literal["auto"]
+# Columns each task reads, by role: {role: required}.
+TASK_ROLES: dict[str, dict[str, bool]] = {"embed": {"text": True}}
+
+
+class Section(BaseModel):
+    """A part of the job file; immutable, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelConfig(Section):
+    """Which model runs and how."""
+
+    path: str = Field(
+        description="local directory, importable package path (pkg/sub/dir), s3:// directory or hub id"
+    )
+    revision: str | None = Field(default=None, description="commit of a hub id")
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
+        default="auto", description="auto: float32 on CPU, bfloat16 on a GPU that has it"
+    )
+    device: str = Field(default="auto", description="auto: cuda where there is one, else cpu")
+    trust_remote_code: bool = Field(default=False, description="run code shipped with the model")
+    allow_pickle: bool = Field(default=False, description="load weights that are not safetensors")
+
+
+class InputConfig(Section):
+    """The dataset that is read."""
+
+    uri: str = Field(description="folder or object, s3:// or local; {date} is filled in")
+    format: Literal["auto", "parquet", "jsonl", "csv"] = Field(
+        default="auto", description="auto: by suffix; .gz and .zst are understood"
+    )
+    columns: dict[str, str] = Field(description="role of the task: column of the input")
+    keep: Literal["all"] | tuple[str, ...] = Field(
+        default=(), description="columns copied to the output unchanged"
+    )
+
+    @field_validator("keep", mode="before")
+    @classmethod
+    def _unique(cls, value: Any) -> Any:
+        if isinstance(value, list | tuple) and len(set(value)) != len(value):
+            raise ValueError("a column is named twice")
+        return value
+
+
+class OutputConfig(Section):
+    """Where the mirrored files go."""
+
+    uri: str = Field(description="folder, s3:// or local; {date} is filled in")
+    format: Literal["parquet"] = Field(default="parquet", description="format of the output files")
+    compression: Literal["zstd", "snappy", "none"] = Field(
+        default="zstd", description="Parquet compression of columns other than the results"
+    )
+
+
+class BatchingConfig(Section):
+    """How rows become rectangles."""
+
+    token_budget: Auto | Annotated[int, Field(gt=0)] = Field(
+        default="auto", description="slots of one batch, B x L; auto: from memory and device"
+    )
+    max_rungs: Auto | Annotated[int, Field(gt=0)] = Field(
+        default="auto", description="auto: a rung is added while it saves more than it costs"
+    )
+    ladder: tuple[Annotated[int, Field(gt=0)], ...] | None = Field(
+        default=None, description="fixed rungs, ascending, instead of chosen ones"
+    )
+    chunk_slots: Auto | Annotated[int, Field(gt=0)] = Field(
+        default="auto", description="slots of one chunk, the unit of retry and commit"
+    )
+
+    @model_validator(mode="after")
+    def _ladder(self) -> BatchingConfig:
+        if self.ladder is not None:
+            if not self.ladder or list(self.ladder) != sorted(set(self.ladder)):
+                raise ValueError("ladder must be a non-empty ascending list of lengths")
+            if self.max_rungs != "auto":
+                raise ValueError("give either ladder or max_rungs, not both")
+        return self
+
+
+class LimitsConfig(Section):
+    """What a row may be, and how many may fail."""
+
+    max_length: Auto | Annotated[int, Field(gt=0)] = Field(
+        default="auto", description="tokens per row, special tokens included; auto: the model's own limit"
+    )
+    overflow: Literal["truncate", "refuse"] = Field(
+        default="truncate", description="a longer row is cut (status truncated) or refused (too_long)"
+    )
+    max_error_rate: float = Field(
+        default=0.01, ge=0, le=1, description="share of rows with status error that fails the job"
+    )
+
+
+class EmbedConfig(Section):
+    """Options of the task `embed`."""
+
+    pooling: Literal["auto", "mean", "cls", "max", "last"] = Field(
+        default="auto", description="auto: from the model's sentence-transformers files, else mean"
+    )
+    normalize: Auto | bool = Field(
+        default="auto", description="unit length; auto: from the model's sentence-transformers files"
+    )
+
+
+class CostConfig(Section):
+    """Prices for the forecast and the report."""
+
+    gpu_hour: float | None = Field(default=None, ge=0, description="price of one device for one hour")
+
+
+class AirflowConfig(Section):
+    """How the job becomes a DAG."""
+
+    schedule: str | None = Field(default=None, description="cron expression of the data interval")
+    timezone: str = Field(default="UTC", description="time zone of the schedule")
+    start_date: dt.date = Field(default=dt.date(2026, 1, 1), description="first data interval")
+    pool: str = Field(default="gpu", description="pool of the chunk tasks: slots = GPUs")
+    queue: str = Field(default="gpu", description="queue of the chunk tasks")
+    cpu_queue: str | None = Field(default=None, description="queue of all other tasks")
+    max_active_runs: int = Field(default=1, ge=1, description="runs of this DAG at once")
+    retries: int = Field(default=3, ge=0, description="retries after infrastructure failures")
+    max_mapped_tasks: int = Field(
+        default=512, ge=1, le=1024, description="most mapped tasks of one step; core.max_map_length caps it"
+    )
+
+
+class JobConfig(Section):
+    """A validated job: what is read, what is computed, what is written, and its price."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=200)
+    task: Literal["embed"] = "embed"
+    engine: Literal["auto", "static"] = Field(default="auto", description="which engine runs the rows")
+    model: ModelConfig
+    input: InputConfig
+    output: OutputConfig
+    batching: BatchingConfig = BatchingConfig()
+    limits: LimitsConfig = LimitsConfig()
+    embed: EmbedConfig = EmbedConfig()
+    cost: CostConfig = CostConfig()
+    airflow: AirflowConfig | None = None
+
+    @model_validator(mode="after")
+    def _roles(self) -> JobConfig:
+        roles = TASK_ROLES[self.task]
+        for role in self.input.columns:
+            if role not in roles:
+                raise ValueError(
+                    f"input.columns: task {self.task} has no role {role!r}{_nearest(role, list(roles))}"
+                )
+        for role, required in roles.items():
+            if required and role not in self.input.columns:
+                raise ValueError(f"input.columns: task {self.task} needs a column for {role!r}")
+        return self
+
+
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+def _nearest(word: str, words: list[str]) -> str:
+    close = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; valid: {', '.join(sorted(words))}"
+
+
+def _field_names(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
+    """Valid keys of the section that `path` points into."""
+    for step in path:
+        field = model.model_fields.get(str(step))
+        if field is None:
+            return []
+        nested = [a for a in (field.annotation, *get_args(field.annotation)) if isinstance(a, type)]
+        sections = [a for a in nested if issubclass(a, BaseModel)]
+        if not sections:
+            return []
+        model = sections[0]
+    return list(model.model_fields)
+
+
+def explain(error: ValidationError, where: str) -> str:
+    """All problems of a job in one line: key, problem and, for unknown keys, the nearest valid one."""
+    problems = []
+    for item in error.errors():
+        path = tuple(item["loc"])
+        key = ".".join(str(p) for p in path)
+        if item["type"] == "extra_forbidden":
+            names = _field_names(JobConfig, path[:-1])
+            problems.append(f"unknown key {key!r}{_nearest(str(path[-1]), names)}")
+        elif item["type"] == "missing":
+            problems.append(f"{key} is required")
+        else:
+            message = item["msg"].removeprefix("Value error, ")
+            problems.append(f"{key}: {message}" if key else message)
+    return f"{where}: " + "; ".join(problems)
+
+
+def validate_job(data: Any, where: str) -> JobConfig:
+    """Validate a mapping; raise ConfigError naming `where` and every bad key."""
+    if not isinstance(data, dict):
+        raise ConfigError(f"{where}: expected a mapping of job settings, found {type(data).__name__}")
+    try:
+        return JobConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(explain(error, where)) from None
+
+
+def fill_date(config: JobConfig, date: dt.date | None, where: str) -> JobConfig:
+    """Replace `{date}` in the input and output URIs; any other placeholder is refused."""
+
+    def fill(uri: str, key: str) -> str:
+        for name in PLACEHOLDER.findall(uri):
+            if name != "date":
+                raise ConfigError(f"{where}: {key}: unknown placeholder {{{name}}}; only {{date}} is known")
+            if date is None:
+                raise ConfigError(f"{where}: {key} contains {{date}}; give --date YYYY-MM-DD")
+        return uri.replace("{date}", date.isoformat()) if date else uri
+
+    source = config.input.model_copy(update={"uri": fill(config.input.uri, "input.uri")})
+    output = config.output.model_copy(update={"uri": fill(config.output.uri, "output.uri")})
+    return config.model_copy(update={"input": source, "output": output})
+
+
+def apply_override(data: dict[str, Any], assignment: str) -> None:
+    """Apply one `--set key.sub=value` in place; the value is read as YAML.
+
+    Raises ConfigError when the assignment has no `=` or steps into something that is not a mapping.
+    """
+    key, equals, value = assignment.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set {assignment!r}: expected key=value, e.g. limits.max_length=256")
+    *parents, last = key.split(".")
+    node = data
+    for name in parents:
+        child = node.setdefault(name, {})
+        if not isinstance(child, dict):
+            raise ConfigError(f"--set {key}: {name!r} is a value, not a section")
+        node = child
+    try:
+        node[last] = yaml.safe_load(value)
+    except yaml.YAMLError:
+        node[last] = value
+
+
+def read_job_file(path: str | Path) -> dict[str, Any]:
+    """Read a job file without validating it; ConfigError when it is missing or not YAML."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"job file {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"job file {path}: not UTF-8 text") from None
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f" at line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"job file {path}: not valid YAML{at}: {getattr(error, 'problem', error)}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"job file {path}: expected a mapping of job settings")
+    return data
+
+
+def load_job(path: str | Path, *, overrides: tuple[str, ...] = (), date: dt.date | None = None) -> JobConfig:
+    """Read, override, validate and date a job file. Raises ConfigError in one line."""
+    data = read_job_file(path)
+    for assignment in overrides:
+        apply_override(data, assignment)
+    return fill_date(validate_job(data, str(path)), date, str(path))

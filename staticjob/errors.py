@@ -1,0 +1,34 @@
+"""Every failure a user can meet, with the exit code that tells a scheduler whether to retry.
+
+A message is one line: what went wrong, where (job, object or row), and what to do about it.
+"""
+
+
+class StaticJobError(Exception):
+    """Base of all expected failures; printed without a traceback."""
+
+    exit_code = 1
+
+
+class InfrastructureError(StaticJobError):
+    """The store, network, disk or device failed; the same command may succeed later."""
+
+    exit_code = 1
+
+
+class ConfigError(StaticJobError):
+    """The job file, a flag or the model does not fit; retrying cannot help."""
+
+    exit_code = 2
+
+
+class DataError(StaticJobError):
+    """The input is missing, corrupt or changed, or too many rows failed; retrying cannot help."""
+
+    exit_code = 2
+
+
+class Stopped(StaticJobError):
+    """The command was asked to stop (SIGTERM, SIGINT); finished work is kept for the next run."""
+
+    exit_code = 3

@@ -1,0 +1,94 @@
+"""Where every object of a job lies, as pure functions of the output URI and the fingerprint.
+
+Everything that is not the product lies under `_staticjob/`: readers of datasets skip names
+that start with an underscore. One fingerprint never sees another's objects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WORK_FOLDER = "_staticjob"
+
+
+def join(base: str, *names: str) -> str:
+    """Join URI or path segments with single slashes."""
+    return "/".join([base.rstrip("/"), *(n.strip("/") for n in names)])
+
+
+@dataclass(frozen=True)
+class Output:
+    """The published objects beneath `output.uri`."""
+
+    uri: str
+
+    @property
+    def manifest(self) -> str:
+        return join(self.uri, "_manifest.json")
+
+    @property
+    def report_html(self) -> str:
+        return join(self.uri, "report.html")
+
+    @property
+    def report_json(self) -> str:
+        return join(self.uri, "report.json")
+
+    @property
+    def success(self) -> str:
+        return join(self.uri, "_SUCCESS")
+
+    def file(self, path: str) -> str:
+        """The output object that mirrors an input file."""
+        return join(self.uri, path)
+
+    def work(self, fingerprint: str) -> Work:
+        """The work prefix of one fingerprint."""
+        return Work(join(self.uri, WORK_FOLDER, fingerprint[:16]))
+
+
+@dataclass(frozen=True)
+class Work:
+    """The objects beneath `<output>/_staticjob/<fingerprint>`; `uri` is what tasks pass on."""
+
+    uri: str
+
+    @property
+    def job(self) -> str:
+        return join(self.uri, "job.json")
+
+    @property
+    def plan(self) -> str:
+        return join(self.uri, "plan.json")
+
+    def split(self, split: str) -> str:
+        """Marker and statistics of a tokenized split; written last."""
+        return join(self.uri, "tokens", f"{split}.json")
+
+    def answered(self, split: str) -> str:
+        """Rows answered without a model (empty, null, too_long, error): Arrow IPC, in row order."""
+        return join(self.uri, "tokens", f"{split}.answered.arrow")
+
+    def part_rows(self, part: str) -> str:
+        return join(self.uri, "tokens", f"{part}.rows")
+
+    def part_ids(self, part: str) -> str:
+        return join(self.uri, "tokens", f"{part}.ids")
+
+    @property
+    def chunks(self) -> str:
+        return join(self.uri, "chunks")
+
+    def chunk(self, chunk: str, name: str = "") -> str:
+        """The folder of a chunk, or an object in it (`commit.json`, `progress.json`, …)."""
+        return join(self.uri, "chunks", chunk, name) if name else join(self.uri, "chunks", chunk)
+
+    def commit(self, chunk: str) -> str:
+        return self.chunk(chunk, "commit.json")
+
+    def progress(self, chunk: str) -> str:
+        return self.chunk(chunk, "progress.json")
+
+    def merge(self, group: str) -> str:
+        """Marker of a merged group; written last."""
+        return join(self.uri, "merge", f"{group}.json")
