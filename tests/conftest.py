@@ -1,0 +1,67 @@
+"""Fixtures that start real parts: an S3 server for the session, a fresh bucket for each test."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from staticjob.sandbox.store import SeaweedStore
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket of the test store; `client` is a plain boto3 client, apart from the one under test."""
+
+    name: str
+    client: Any
+
+    @property
+    def uri(self) -> str:
+        return f"s3://{self.name}"
+
+    def put(self, key: str, data: bytes = b"x") -> str:
+        """Store an object; returns its URI."""
+        self.client.put_object(Bucket=self.name, Key=key, Body=data)
+        return f"{self.uri}/{key}"
+
+    def get(self, key: str) -> bytes:
+        body: bytes = self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
+        return body
+
+    def keys(self) -> list[str]:
+        """All keys of the bucket, sorted."""
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name)
+        return sorted(item["Key"] for page in pages for item in page.get("Contents", []))
+
+    def open_uploads(self) -> list[str]:
+        """Keys of multipart uploads that were neither completed nor aborted."""
+        answer = self.client.list_multipart_uploads(Bucket=self.name)
+        return [upload["Key"] for upload in answer.get("Uploads", [])]
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedStore]:
+    """A real S3 server, started once."""
+    with SeaweedStore(tmp_path_factory.mktemp("seaweed")) as store:
+        yield store
+
+
+@pytest.fixture
+def s3(s3_server: SeaweedStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """A fresh bucket; the AWS environment variables point at its server and nowhere else."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in s3_server.env().items():
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3", config=Config(request_checksum_calculation="when_required"))
+    bucket = Bucket(f"bucket-{uuid.uuid4().hex[:12]}", client)
+    client.create_bucket(Bucket=bucket.name)
+    yield bucket
+    client.delete_bucket(Bucket=bucket.name)
