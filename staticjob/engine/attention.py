@@ -1,0 +1,36 @@
+"""Attention as registered with transformers: the same kernel for every batch of a shape.
+
+transformers drops the mask of a batch that happens to have no padding and then picks another kernel,
+so a row's bits would depend on its neighbours. Here the mask is always given.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
+
+NAME = "staticjob"
+
+
+def static_mask(*, attention_mask: torch.Tensor, mask_function: Any, **kwargs: Any) -> torch.Tensor:
+    """Bool mask, True where a query may look: [B, 1, 1, L] both ways, else [B, 1, L, L].
+
+    attention_mask: [B, L] bool
+    """
+    if mask_function is bidirectional_mask_function:
+        return attention_mask[:, None, None, :]
+    kwargs["allow_is_causal_skip"] = kwargs["allow_is_bidirectional_skip"] = False
+    mask = sdpa_mask(attention_mask=attention_mask, mask_function=mask_function, **kwargs)
+    assert mask is not None
+    return mask
+
+
+def register() -> str:
+    """Make both known to transformers; returns the name to load models with."""
+    AttentionInterface.register(NAME, sdpa_attention_forward)
+    AttentionMaskInterface.register(NAME, static_mask)
+    return NAME

@@ -1,0 +1,155 @@
+"""Model files that come from elsewhere: fetched once per machine, under a lock, checked before use.
+
+The cache is `$STATICJOB_CACHE` (default ~/.cache/staticjob). A directory in it is named by what the
+store said it holds, so another version of a model is another directory, and it appears by one rename
+after every file arrived whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from staticjob.errors import ConfigError, InfrastructureError
+from staticjob.records import PinnedObject
+
+BLOCK = 8 << 20
+# Hidden, so that it is never taken for one of the model's own files.
+CONTENTS = ".contents.json"
+
+
+def cache_root() -> Path:
+    return Path(os.environ.get("STATICJOB_CACHE") or "~/.cache/staticjob").expanduser()
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on `path` against every process of this machine."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of a file, remembered by path, size and modification time."""
+    stat = path.stat()
+    key = hashlib.sha256(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}".encode()).hexdigest()
+    note = cache_root() / "digests" / key
+    with contextlib.suppress(OSError):
+        known = note.read_text()
+        if len(known) == hashlib.sha256().digest_size * 2:
+            return known
+    with path.open("rb") as handle:
+        digest = hashlib.file_digest(handle, "sha256").hexdigest()
+    # A read-only home only costs the next call another pass over the file.
+    with contextlib.suppress(OSError):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        temporary = note.with_name(f"{key}.{os.getpid()}")
+        temporary.write_text(digest)
+        temporary.replace(note)
+    return digest
+
+
+def fetch(uri: str, wanted: Callable[[str], bool]) -> Path:
+    """The local copy of the model directory `uri` in an object store.
+
+    Raises ConfigError when no wanted object lies beneath it, InfrastructureError when the store fails
+    or the disk is full.
+    """
+    from staticjob import storage
+
+    prefix = uri.rstrip("/") + "/"
+    found = {o.uri.removeprefix(prefix): o for o in storage.list_objects(prefix)}
+    objects = {name: o for name, o in sorted(found.items()) if wanted(name)}
+    if not objects:
+        raise ConfigError(f"model.path: no model files beneath {prefix}")
+    stated = json.dumps([[name, o.size, o.version] for name, o in objects.items()])
+    name = hashlib.sha256(f"{prefix}\0{stated}".encode()).hexdigest()[:32]
+    models = cache_root() / "models"
+    final = models / name
+    try:
+        with locked(models / f"{name}.lock"):
+            if not _whole(final):
+                shutil.rmtree(final, ignore_errors=True)
+                _download(objects, final)
+    except OSError as error:
+        raise InfrastructureError(f"model cache {final}: {error.strerror or error}") from None
+    return final
+
+
+def _download(objects: dict[str, PinnedObject], final: Path) -> None:
+    from staticjob import storage
+
+    partial = final.with_name(f"{final.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    contents = {}
+    for name, pinned in objects.items():
+        target = partial / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256()
+        with storage.open_pinned(pinned) as source, target.open("wb") as sink:
+            while block := source.read(BLOCK):
+                digest.update(block)
+                sink.write(block)
+            sink.flush()
+            os.fsync(sink.fileno())
+        size = target.stat().st_size
+        if size != pinned.size:
+            raise InfrastructureError(f"{pinned.uri}: {size} of {pinned.size} bytes arrived; run again")
+        contents[name] = [size, digest.hexdigest()]
+    (partial / CONTENTS).write_text(json.dumps(contents))
+    partial.rename(final)
+
+
+def _whole(directory: Path) -> bool:
+    """Whether every file is what was downloaded: sizes and digests."""
+    try:
+        contents = json.loads((directory / CONTENTS).read_text())
+        return all(
+            (directory / name).stat().st_size == size and file_digest(directory / name) == digest
+            for name, (size, digest) in contents.items()
+        )
+    except (OSError, ValueError):
+        return False
+
+
+def from_hub(repo: str, revision: str | None, patterns: list[str], ignored: list[str]) -> Path:
+    """The hub's own cache of a repository; huggingface_hub locks and checks it.
+
+    Raises ConfigError when the hub knows no such model or revision, InfrastructureError when it
+    cannot be reached and the files are not cached.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    at = f"{repo} at {revision}" if revision else repo
+    try:
+        return Path(
+            snapshot_download(repo, revision=revision, allow_patterns=patterns, ignore_patterns=ignored)
+        )
+    except GatedRepoError:
+        raise ConfigError(
+            f"model.path: hub model {at} is gated; set HF_TOKEN to a token with access"
+        ) from None
+    except (RepositoryNotFoundError, RevisionNotFoundError):
+        raise ConfigError(
+            f"model.path: {at!r} is no directory here, no installed package and not a model on the hub"
+        ) from None
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise InfrastructureError(
+            f"model.path: {at!r} is no directory here and no installed package, and the hub cannot be "
+            f"reached ({type(error).__name__}); give a local or s3:// directory, or download it beforehand"
+        ) from None

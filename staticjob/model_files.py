@@ -1,0 +1,143 @@
+"""Where a model's files are on this machine, and what they contain.
+
+A model is a local directory, a directory inside an installed package (found without importing
+the package), an `s3://` directory or a hub id. Needs neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from staticjob import model_cache
+from staticjob.config import ModelConfig
+from staticjob.errors import ConfigError
+from staticjob.records import ModelFiles, PinnedObject
+
+# What a model is read from; anything else in its directory (documents, other frameworks' weights)
+# neither travels nor enters the fingerprint.
+SUFFIXES = {".json", ".safetensors", ".txt", ".model", ".jinja"}
+PICKLES = {".bin", ".pt", ".pth"}
+OTHER_FRAMEWORKS = {"onnx", "openvino", "coreml", "flax", "tf", "original"}
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+# model_type of the families whose first token sits at position pad_token_id + 1.
+OFFSET_POSITIONS = {
+    "camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta",
+    "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+}  # fmt: skip
+POSITION_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+
+
+def resolve(model: ModelConfig) -> Path:
+    """The local directory that holds the model's files, brought to this machine when needed.
+
+    Raises ConfigError when there is no such model, InfrastructureError when a store cannot be reached.
+    """
+    path = model.path
+    if path.startswith("s3://"):
+        return model_cache.fetch(path, lambda name: wanted(name, model))
+    local = Path(path).expanduser()
+    if local.is_dir():
+        return local.resolve()
+    packaged = _packaged(path)
+    if packaged is not None:
+        return packaged
+    if not HUB_ID.fullmatch(path):
+        raise ConfigError(f"model.path: {path!r} is neither a directory here nor inside an installed package")
+    patterns = [f"*{suffix}" for suffix in sorted(_suffixes(model))]
+    return model_cache.from_hub(path, model.revision, patterns, [f"{f}/*" for f in OTHER_FRAMEWORKS])
+
+
+def pin(model: ModelConfig) -> ModelFiles:
+    """Names, sizes and sha256 of every file the model is read from."""
+    directory = resolve(model)
+    names = sorted(
+        name
+        for path in directory.rglob("*")
+        if path.is_file() and wanted(name := path.relative_to(directory).as_posix(), model)
+    )
+    total = hashlib.sha256()
+    files = []
+    for name in names:
+        path = directory / name
+        digest = model_cache.file_digest(path)
+        total.update(f"{name}\0{digest}\n".encode())
+        size = path.stat().st_size
+        files.append(PinnedObject(uri=str(path), size=size, version=f"sha256:{digest}"))
+    return ModelFiles(source=model.path, files=tuple(files), digest=total.hexdigest())
+
+
+def wanted(name: str, model: ModelConfig) -> bool:
+    """Whether the file `name` (relative to the model's directory) is part of the model."""
+    *folders, last = name.split("/")
+    if any(part.startswith(".") for part in (*folders, last)) or OTHER_FRAMEWORKS.intersection(folders):
+        return False
+    return Path(last).suffix in _suffixes(model)
+
+
+def _suffixes(model: ModelConfig) -> set[str]:
+    pickles = PICKLES if model.allow_pickle else set()
+    code = {".py"} if model.trust_remote_code else set()
+    return SUFFIXES | pickles | code
+
+
+def _packaged(path: str) -> Path | None:
+    """The directory of `package/sub/dir` among the installed packages; None without such a package."""
+    package, _, inside = path.strip("/").partition("/")
+    if not package.isidentifier() or path.startswith(("/", ".", "~")):
+        return None
+    # A top-level name is looked up on disk only; nothing of the package runs.
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    roots = [Path(location) for location in spec.submodule_search_locations]
+    for root in roots:
+        if (root / inside).is_dir():
+            return (root / inside).resolve()
+    raise ConfigError(f"model.path: package {package} at {roots[0]} has no directory {inside!r}")
+
+
+def model_config(directory: Path) -> dict[str, Any]:
+    """The model's config.json; ConfigError when it is missing or not an object."""
+    config: dict[str, Any] = read_json(directory / "config.json", "not a Hugging Face model directory")
+    return config
+
+
+def read_json(path: Path, missing: str) -> Any:
+    """Parse one of the model's JSON files; ConfigError names the file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"model {path.parent}: no {path.name}; {missing}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model file {path}: cannot be read as JSON: {error}") from None
+
+
+def tokenizer_file(directory: Path) -> Path:
+    """The model's tokenizer.json; ConfigError when it has none."""
+    path = directory / "tokenizer.json"
+    if path.is_file():
+        return path
+    raise ConfigError(
+        f"model {directory}: no tokenizer.json; write one with "
+        "AutoTokenizer.from_pretrained(…).save_pretrained(…)"
+    )
+
+
+def max_positions(config: dict[str, Any]) -> int | None:
+    """Tokens one row can have by the model's config.json; None where positions are unbounded.
+
+    RoBERTa-like models count positions from pad_token_id + 1, so 514 embeddings serve 512 tokens.
+    """
+    config = config.get("text_config") or config
+    value = next((config[key] for key in POSITION_KEYS if isinstance(config.get(key), int)), None)
+    if value is None or value <= 0:
+        return None
+    if config.get("model_type") in OFFSET_POSITIONS:
+        pad = config.get("pad_token_id")
+        value -= (1 if pad is None else pad) + 1
+    return int(value)
