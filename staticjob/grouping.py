@@ -1,0 +1,85 @@
+"""Chunks into mapped tasks, and output files into merge tasks, under the scheduler's limits.
+
+A process loads the model once and then runs its chunks in turn, so a pack should last much longer
+than the engine takes to start. A merge task reads many small results and writes few large files,
+so small files share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+from staticjob.records import Chunk, InputFile, MergeGroup
+
+# A pack should compute for at least this many engine starts.
+STARTS_PER_PACK = 10
+# A job that is over in minutes still deserves a few tasks: they can run side by side and be retried alone.
+SMALL_JOB_PACKS = 4
+GROUP_ROWS = 262_144
+GROUP_RESULT_BYTES = 512 * 2**20
+# Opening, reading and publishing one file costs about as much as merging this many rows.
+FILE_WEIGHT = 1_024
+
+
+def pack_chunks(
+    chunks: Sequence[Chunk],
+    seconds: Callable[[Chunk], float],
+    *,
+    start_seconds: float,
+    max_packs: int,
+) -> tuple[tuple[str, ...], ...]:
+    """Consecutive chunks as packs of about equal `seconds`, at most `max_packs`.
+
+    Consecutive keeps a pack to few rungs, each of which it must warm up.
+    """
+    if not chunks:
+        return ()
+    ends = list(accumulate(seconds(chunk) for chunk in chunks))
+    by_start = int(ends[-1] / (STARTS_PER_PACK * max(start_seconds, 1e-9)))
+    by_size = min(SMALL_JOB_PACKS, int(ends[-1] / max(start_seconds, 1e-9)))
+    count = max(1, min(max(by_start, by_size), max_packs, len(chunks)))
+    packs: list[list[str]] = [[] for _ in range(count)]
+    for chunk, end, begin in zip(chunks, ends, [0.0, *ends], strict=False):
+        middle = (begin + end) / 2 / ends[-1]
+        packs[min(count - 1, int(middle * count))].append(chunk.id)
+    return tuple(tuple(pack) for pack in packs if pack)
+
+
+def pack_name(chunks: Sequence[Chunk]) -> str:
+    """A pack's name for people, from its chunks: `L512–L320 · 3 chunks`."""
+    first, last = chunks[0].length, chunks[-1].length
+    rungs = f"L{first}" if first == last else f"L{first}–L{last}"
+    return f"{rungs} · {len(chunks)} {'chunk' if len(chunks) == 1 else 'chunks'}"
+
+
+def group_files(
+    files: Sequence[InputFile], file_rows: Sequence[int], *, result_row_bytes: int, max_groups: int
+) -> tuple[MergeGroup, ...]:
+    """Output files in input order, packed until a group holds enough rows or result bytes."""
+    capacity = min(GROUP_ROWS, GROUP_RESULT_BYTES // max(1, result_row_bytes))
+    groups = _fill_groups(file_rows, capacity)
+    while len(groups) > max_groups:
+        capacity *= 2
+        groups = _fill_groups(file_rows, capacity)
+    return tuple(
+        MergeGroup(
+            id=f"g{number:05d}",
+            files=tuple(files[i].index for i in group),
+            rows=sum(file_rows[i] for i in group),
+        )
+        for number, group in enumerate(groups)
+    )
+
+
+def _fill_groups(file_rows: Sequence[int], capacity: int) -> list[list[int]]:
+    groups: list[list[int]] = []
+    room = 0
+    for index, rows in enumerate(file_rows):
+        weight = rows + FILE_WEIGHT
+        if weight > room or not groups:
+            groups.append([])
+            room = capacity
+        groups[-1].append(index)
+        room -= weight
+    return groups

@@ -1,0 +1,140 @@
+"""Peak memory of a run by arithmetic, term by term, before a device is touched.
+
+Everything follows from the model's `config.json` and the shapes: buffers are static, so nothing
+else is ever allocated. Terms are for encoders; a decoder adds its KV cache and logits as terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from staticjob.dimensions import Dimensions
+from staticjob.errors import ConfigError
+from staticjob.ladder import batch_rows
+from staticjob.records import MemoryPlan, MemoryTerm, ShapeMemory
+
+MIB = 2**20
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+# Python with torch, transformers and pyarrow loaded: 500 MiB resident, measured with torch 2.13 on
+# Linux x86-64. On CUDA the driver's context, kernels and the cuBLAS workspace take about as much.
+RUNTIME_BYTES = {"cpu": 512 * MIB, "cuda": 640 * MIB}
+# Nodes and kernel arguments of one captured graph, apart from the pool that all graphs share.
+GRAPH_BYTES = 8 * MIB
+# Best token budgets: CPU caches favour 2,048 to 4,096 slots a batch (measured; 8,192 was slower), a
+# GPU needs far more to fill its cores.
+BEST_BUDGET = {"cpu": 4_096, "cuda": 65_536}
+# Allocators round up and fragment: this share of what is free is planned with.
+USABLE_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the job will run: device name, dtype of the weights, bytes free (None: unknown)."""
+
+    device: str
+    dtype: str
+    available: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """`cuda` or `cpu`, from a name such as `cuda:0`."""
+        return "cuda" if self.device.startswith("cuda") else "cpu"
+
+    @property
+    def width(self) -> int:
+        """Bytes of one value."""
+        return DTYPE_BYTES[self.dtype]
+
+
+def predict(model_config: Mapping[str, Any], target: Target, shapes: Sequence[tuple[int, int]]) -> MemoryPlan:
+    """Predicted peak per shape (length, batch) and over all of them, in bytes."""
+    sizes = Dimensions.of(model_config)
+    predicted = tuple(_shape_memory(sizes, target, shape, len(shapes)) for shape in shapes)
+    fixed = sum(term.bytes for term in _fixed_terms(sizes, target, 0))
+    return MemoryPlan(
+        device=target.device,
+        dtype=target.dtype,
+        available=target.available,
+        shapes=predicted,
+        peak=max((shape.bytes for shape in predicted), default=fixed),
+    )
+
+
+def fit_budget(
+    model_config: Mapping[str, Any], target: Target, longest: int, wanted: int | None = None
+) -> int:
+    """The token budget: `wanted`, or the device's best, halved until the longest rung fits.
+
+    A wanted budget is not changed: ConfigError, with the arithmetic, when it does not fit; so too
+    when not even one row of `longest` tokens fits.
+    """
+    budget = wanted or BEST_BUDGET[target.kind]
+    if target.available is None:
+        return budget
+    while True:
+        batch = batch_rows(longest, budget)
+        plan = predict(model_config, target, [(longest, batch)])
+        if plan.peak <= target.available * USABLE_SHARE:
+            return budget
+        if wanted is not None or batch == 1:
+            raise ConfigError(_does_not_fit(plan.shapes[0], target.device, target.available, wanted))
+        budget //= 2
+
+
+def _does_not_fit(shape: ShapeMemory, device: str, available: int, wanted: int | None) -> str:
+    terms = " + ".join(f"{term.name} {_size(term.bytes)}" for term in shape.terms)
+    rows = f"{shape.batch} {'row' if shape.batch == 1 else 'rows'} of {shape.length} tokens"
+    advice = "lower batching.token_budget" if wanted and shape.batch > 1 else "lower limits.max_length"
+    return (
+        f"not enough memory for {rows}: {terms} = {_size(shape.bytes)}, but {device} has {_size(available)} free, of "
+        f"which {USABLE_SHARE:.0%} are planned with; {advice}, or use a smaller dtype or a larger device"
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / MIB:.1f} MiB"
+
+
+def _term(name: str, *factors: tuple[float, str]) -> MemoryTerm:
+    """A product of (number, unit) factors, shown as arithmetic."""
+    product = 1.0
+    for number, _ in factors:
+        product *= number
+    formula = " × ".join(f"{number:,.10g} {unit}".strip() for number, unit in factors)
+    return MemoryTerm(name=name, bytes=int(product), formula=formula)
+
+
+def _fixed_terms(sizes: Dimensions, target: Target, graphs: int) -> list[MemoryTerm]:
+    """Terms that no shape changes."""
+    width = (target.width, "B")
+    terms = [
+        _term("runtime", (RUNTIME_BYTES[target.kind] // MIB, "MiB measured"), (MIB, "B")),
+        _term("weights", (sizes.parameters, "parameters"), width),
+    ]
+    if target.kind == "cpu":
+        terms.append(_term("prepacked weights", (sizes.linear_parameters, "matrix elements"), width))
+    elif graphs:
+        terms.append(_term("graphs", (graphs, "shapes"), (GRAPH_BYTES // MIB, "MiB"), (MIB, "B")))
+    return terms
+
+
+def _shape_memory(sizes: Dimensions, target: Target, shape: tuple[int, int], graphs: int) -> ShapeMemory:
+    length, batch = shape
+    slots = (batch * length, "slots")
+    width = (target.width, "B")
+    heads = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim
+    # Live at once, per slot: in attention the residual, q, k, v and the context; in the feed-forward
+    # the residual, the intermediate before and after its activation, and the output.
+    attention = 2 * sizes.hidden + heads + sizes.heads * sizes.head_dim
+    feed_forward = 2 * sizes.hidden + (3 if sizes.gated else 2) * sizes.intermediate
+    terms = [
+        *_fixed_terms(sizes, target, graphs),
+        _term("inputs", slots, (2, "tensors (ids, mask)"), (8, "B")),
+        _term("activations", slots, (max(attention, feed_forward), "values"), width),
+        _term("results", (batch, "rows"), (2, "copies"), (sizes.hidden, "values"), (4, "B")),
+    ]
+    return ShapeMemory(
+        length=length, batch=batch, terms=tuple(terms), bytes=sum(term.bytes for term in terms)
+    )

@@ -1,0 +1,193 @@
+"""The plan: everything a run will do, decided from length histograms alone.
+
+Reads no rows: time and memory depend on the number of distinct lengths, parts and files, hardly
+on the number of rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from staticjob.cutting import cut_chunks
+from staticjob.dimensions import Dimensions
+from staticjob.forecast import assumed_rates, chunk_seconds, forecast, rung_cost_slots
+from staticjob.grouping import group_files, pack_chunks
+from staticjob.ladder import Fill, choose_rungs, fill_rungs
+from staticjob.memory import Target, fit_budget, predict
+from staticjob.records import (
+    Chunk,
+    Ledger,
+    Orders,
+    Plan,
+    Prepared,
+    Rates,
+    RowError,
+    Rung,
+    SplitStats,
+    Status,
+)
+
+# Chunks wanted over the whole job, unless they get too small or too large to be worth a commit.
+WANTED_CHUNKS = 96
+LEAST_BATCHES = 16
+# Rows of a chunk and bytes of its result are held in memory until it commits.
+CHUNK_ROWS = 65_536
+CHUNK_RESULT_BYTES = 256 * 2**20
+DEFAULT_MAX_PACKS = 512
+SHOWN_ERRORS = 20
+SORTED_BATCH = 32
+
+
+def make_plan(
+    prepared: Prepared,
+    splits: Sequence[SplitStats],
+    *,
+    kept_schema: str,
+    max_length: int,
+    model_config: Mapping[str, Any],
+    device: str,
+    dtype: str,
+    available_memory: int | None,
+    rates: Rates | None,
+) -> Plan:
+    """Ladder, chunks, packs, merge groups, memory, time and cost of one prepared, tokenized job.
+
+    `max_length` is the resolved limit in tokens; `kept_schema` the unified schema of the kept
+    columns (base64); `device`, `dtype` and `available_memory` (bytes) what the run will use;
+    `rates` measured speed, or None. Raises ConfigError when a fixed ladder or budget does not
+    hold the rows or the device's memory.
+    """
+    config = prepared.config
+    batching = config.batching
+    parts = [part for split in splits for part in split.parts]
+    histogram = length_histogram(splits)
+    working_rates = rates if rates is not None and rates.shapes else assumed_rates(device)
+    target = Target(device, dtype, available_memory)
+    budget = fit_budget(
+        model_config,
+        target,
+        _longest_rung(histogram, batching.ladder, max_length),
+        None if isinstance(batching.token_budget, str) else batching.token_budget,
+    )
+    rungs = choose_rungs(
+        histogram,
+        budget,
+        max_rungs=batching.max_rungs,
+        rung_cost=rung_cost_slots(working_rates),
+        max_length=max_length,
+        fixed=batching.ladder,
+    )
+    fills = fill_rungs(histogram, rungs, budget)[::-1]
+    result_row_bytes = 4 * Dimensions.of(model_config).hidden
+    chunks = cut_chunks(
+        parts,
+        fills,
+        _chunk_slots(batching.chunk_slots, fills, budget),
+        min(CHUNK_ROWS, CHUNK_RESULT_BYTES // result_row_bytes),
+    )
+    limit = config.airflow.max_mapped_tasks if config.airflow else DEFAULT_MAX_PACKS
+    packs = pack_chunks(
+        chunks,
+        lambda chunk: chunk_seconds(working_rates, chunk),
+        start_seconds=working_rates.start_seconds,
+        max_packs=limit,
+    )
+    file_rows = count_file_rows(splits, len(prepared.files))
+    ledger = sum((chunk.ledger for chunk in chunks), Ledger())
+    return Plan(
+        fingerprint=prepared.fingerprint,
+        token_budget=budget,
+        rungs=_rungs(fills, chunks),
+        chunks=chunks,
+        packs=packs,
+        groups=group_files(prepared.files, file_rows, result_row_bytes=result_row_bytes, max_groups=limit),
+        file_rows=file_rows,
+        kept_schema=kept_schema,
+        statuses=_sum_statuses(splits),
+        first_errors=_first_errors(splits),
+        ledger=ledger,
+        orders=Orders(
+            arrival=sum(split.arrival_slots for split in splits),
+            sorted=sorted_slots(histogram),
+            ladder=ledger.slots,
+        ),
+        memory=predict(model_config, target, [(fill.length, fill.batch) for fill in fills]),
+        rates=rates,
+        forecast=forecast(chunks, packs, rates, config.cost.gpu_hour),
+    )
+
+
+def length_histogram(splits: Sequence[SplitStats]) -> dict[int, int]:
+    """Rows to run per token count, over all parts."""
+    histogram: Counter[int] = Counter()
+    for split in splits:
+        for part in split.parts:
+            histogram.update(dict(zip(part.lengths, part.counts, strict=True)))
+    return dict(histogram)
+
+
+def sorted_slots(histogram: Mapping[int, int], batch: int = SORTED_BATCH) -> int:
+    """Slots of all rows fully sorted, `batch` at a time, each padded to its longest row."""
+    slots = rank = 0
+    total = sum(histogram.values())
+    for length in sorted(histogram, reverse=True):
+        end = rank + histogram[length]
+        # Batches that begin within this length; the last batch of all may hold fewer rows.
+        first, last = -(-rank // batch), -(-end // batch)
+        rows = min(last * batch, total) - min(first * batch, total)
+        slots += rows * length
+        rank = end
+    return slots
+
+
+def count_file_rows(splits: Sequence[SplitStats], files: int) -> tuple[int, ...]:
+    """Rows of every input file, by file index."""
+    rows = [0] * files
+    for split in splits:
+        for piece in split.slices:
+            rows[piece.file] += piece.rows
+    return tuple(rows)
+
+
+def _longest_rung(histogram: Mapping[int, int], ladder: Sequence[int] | None, max_length: int) -> int:
+    if ladder is not None:
+        return ladder[-1]
+    longest = max(histogram, default=1)
+    return min(-(-longest // 8) * 8, max_length)
+
+
+def _chunk_slots(wanted: int | str, fills: Sequence[Fill], budget: int) -> int:
+    if isinstance(wanted, int):
+        return wanted
+    total = sum(fill.slots for fill in fills)
+    return max(LEAST_BATCHES * budget, total // WANTED_CHUNKS)
+
+
+def _rungs(fills: Sequence[Fill], chunks: Sequence[Chunk]) -> tuple[Rung, ...]:
+    ledgers = {fill.length: Ledger() for fill in fills}
+    for chunk in chunks:
+        ledgers[chunk.length] += chunk.ledger
+    return tuple(
+        Rung(
+            length=fill.length,
+            batch=fill.batch,
+            rows=fill.rows,
+            batches=fill.batches,
+            ledger=ledgers[fill.length],
+        )
+        for fill in fills
+    )
+
+
+def _sum_statuses(splits: Sequence[SplitStats]) -> dict[Status, int]:
+    total: Counter[Status] = Counter()
+    for split in splits:
+        total.update(split.statuses)
+    return {status: total[status] for status in Status if total[status]}
+
+
+def _first_errors(splits: Sequence[SplitStats]) -> tuple[RowError, ...]:
+    errors = [error for split in splits for error in split.first_errors]
+    return tuple(errors[:SHOWN_ERRORS])
