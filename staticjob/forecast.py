@@ -28,9 +28,9 @@ _ASSUMED = {
 }
 
 
-def assumed_rates(device: str) -> Rates:
-    """Rates to plan with where none were measured, by kind of device."""
-    return _ASSUMED["cuda" if device.startswith("cuda") else "cpu"]
+def assumed_rates(kind: str) -> Rates:
+    """Rates to plan with where none were measured, by kind of device: `cpu` or `cuda`."""
+    return _ASSUMED[kind]
 
 
 def seconds_per_slot(rates: Rates, length: int) -> float:

@@ -88,8 +88,8 @@ def _does_not_fit(shape: ShapeMemory, device: str, available: int, wanted: int |
     rows = f"{shape.batch} {'row' if shape.batch == 1 else 'rows'} of {shape.length} tokens"
     advice = "lower batching.token_budget" if wanted and shape.batch > 1 else "lower limits.max_length"
     return (
-        f"not enough memory for {rows}: {terms} = {_size(shape.bytes)}, but {device} has {_size(available)} free, of "
-        f"which {USABLE_SHARE:.0%} are planned with; {advice}, or use a smaller dtype or a larger device"
+        f"not enough memory for {rows}: {terms} = {_size(shape.bytes)}, but {device} has {_size(available)} "
+        f"free, {USABLE_SHARE:.0%} of it planned with; {advice}, or use a smaller dtype or a larger device"
     )
 
 

@@ -47,24 +47,21 @@ def make_plan(
     kept_schema: str,
     max_length: int,
     model_config: Mapping[str, Any],
-    device: str,
-    dtype: str,
-    available_memory: int | None,
+    target: Target,
     rates: Rates | None,
 ) -> Plan:
     """Ladder, chunks, packs, merge groups, memory, time and cost of one prepared, tokenized job.
 
     `max_length` is the resolved limit in tokens; `kept_schema` the unified schema of the kept
-    columns (base64); `device`, `dtype` and `available_memory` (bytes) what the run will use;
-    `rates` measured speed, or None. Raises ConfigError when a fixed ladder or budget does not
-    hold the rows or the device's memory.
+    columns (base64); `target` the device, dtype and free memory of the run; `rates` measured
+    speed, or None. Raises ConfigError when a fixed ladder does not hold the rows, or the device's
+    memory not the batches.
     """
     config = prepared.config
     batching = config.batching
     parts = [part for split in splits for part in split.parts]
     histogram = length_histogram(splits)
-    working_rates = rates if rates is not None and rates.shapes else assumed_rates(device)
-    target = Target(device, dtype, available_memory)
+    working_rates = rates if rates is not None and rates.shapes else assumed_rates(target.kind)
     budget = fit_budget(
         model_config,
         target,
