@@ -26,7 +26,7 @@ from staticjob.errors import ConfigError, InfrastructureError
 HOST = "127.0.0.1"
 REGION = "us-east-1"
 START_SECONDS = 30.0
-STOP_SECONDS = 10.0
+STOP_SECONDS = 4.0  # it waits for open connections; what was stored is safe without
 # Every service of `weed mini` that cannot be switched off; `s3` is the one that is used.
 SERVICES = ("s3", "filer", "volume", "master", "admin")
 PR_SET_PDEATHSIG = 1
@@ -142,6 +142,7 @@ class SeaweedStore:
             # Each bucket takes volumes of its own; the default count follows the free disk and runs out.
             "-master.volumeSizeLimitMB=1024",
             "-volume.max=10000",
+            "-volume.preStopSeconds=0",
         ]
 
     def _make_folder(self, name: str) -> Path:
