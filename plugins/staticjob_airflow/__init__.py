@@ -1,0 +1,1 @@
+"""Airflow operators that run the steps of a static inference job in fresh interpreters."""

@@ -1,0 +1,77 @@
+"""What every step shares: run the command line, stream its log, translate its exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from staticjob_airflow.command import Command, Outcome
+
+EXIT_STOPPED = 3
+EXIT_NO_RETRY = 2
+
+
+class StaticJobOperator(BaseOperator):
+    """Runs one step of a job as `python -m staticjob … --json` in a fresh interpreter.
+
+    python: the interpreter (templated). Default: the environment variable STATICJOB_PYTHON, else
+        the one Airflow runs on. It needs `staticjob` and its dependencies; Airflow's does not.
+    stop_grace: seconds a killed step has to flush what it finished, between SIGTERM and SIGKILL.
+        Airflow itself ends a task 5 seconds after asking it to stop.
+
+    A retry runs the same command again: finished work is found by its content and kept.
+    Exit code 1 (infrastructure), 3 (stopped) and death by a signal fail the task, to be retried;
+    exit code 2 (configuration or data) fails it at once, without a retry.
+    """
+
+    template_fields = ("python",)
+    ui_color = "#e3f2ef"
+
+    def __init__(self, *, python: str | None = None, stop_grace: float = 4.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.python = python
+        self.stop_grace = stop_grace
+        self._command: Command | None = None
+
+    def run_step(self, *args: str) -> dict[str, Any]:
+        """Run `staticjob *args --json` to its end and return the object it printed."""
+        python = self.python or os.environ.get("STATICJOB_PYTHON") or sys.executable
+        argv = [python, "-m", "staticjob", *args, "--json"]
+        self.log.info("$ %s", " ".join(argv))
+        self._command = Command(argv, os.environ, self.stop_grace)
+        try:
+            outcome = self._command.run(self.log.info)
+        except OSError as error:
+            raise AirflowFailException(
+                f"{python}: cannot be started ({error.strerror}); set STATICJOB_PYTHON to an interpreter "
+                "that has staticjob"
+            ) from None
+        return result_of(outcome, f"staticjob {args[0]}")
+
+    def on_kill(self) -> None:
+        """Stop the command; `execute` then goes on, finds it stopped and raises."""
+        if self._command is not None:
+            self._command.stop()
+
+
+def result_of(outcome: Outcome, step: str) -> dict[str, Any]:
+    """The result of a step that succeeded; raises the exception Airflow's retries understand."""
+    if outcome.stopped or outcome.code == EXIT_STOPPED:
+        raise AirflowException(f"{step}: stopped before its end; finished work is kept for the next try")
+    if outcome.code < 0:
+        raise AirflowException(
+            f"{step}: ended by {signal.Signals(-outcome.code).name}; finished work is kept for the next try"
+        )
+    if outcome.code == EXIT_NO_RETRY:
+        raise AirflowFailException(f"{step}: {outcome.reason}")
+    if outcome.code != 0:
+        raise AirflowException(f"{step}: exit code {outcome.code}: {outcome.reason}")
+    try:
+        return outcome.result()
+    except ValueError as error:
+        raise AirflowFailException(f"{step}: stdout is not one JSON object ({error})") from None

@@ -1,0 +1,29 @@
+"""Fourth step, mapped by pack: run chunks on the device, resuming where a try before stopped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import Context
+
+from staticjob_airflow.base import StaticJobOperator
+
+
+class ChunkOperator(StaticJobOperator):
+    """`staticjob chunk`: returns counts of rows and chunks.
+
+    work: address of the job's work prefix, from prepare. pack: `{name, index}` from plan.
+
+    A chunk is known by its content, never by the map index or the try: a retry keeps its finished
+    batches, and a changed plan cannot put a result on another chunk.
+    """
+
+    template_fields = (*StaticJobOperator.template_fields, "work", "pack")
+
+    def __init__(self, *, work: str, pack: dict[str, Any], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.work = work
+        self.pack = pack
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        return self.run_step("chunk", self.work, "--pack", str(self.pack["index"]))

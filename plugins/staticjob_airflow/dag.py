@@ -1,0 +1,123 @@
+"""Builds the DAG of a job: prepare → tokenize[] → plan → chunk[] → merge[] → finish."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from airflow.sdk import DAG, Asset, AssetAlias, CronDataIntervalTimetable, Param, TriggerRule, task
+
+from staticjob.config import PLACEHOLDER, AirflowConfig, JobConfig
+from staticjob_airflow.adhoc import form
+from staticjob_airflow.chunk import ChunkOperator
+from staticjob_airflow.finish import FinishOperator
+from staticjob_airflow.merge import MergeOperator
+from staticjob_airflow.plan import PlanOperator
+from staticjob_airflow.prepare import PrepareOperator
+from staticjob_airflow.tokenize import TokenizeOperator
+
+ADHOC = "staticjob_adhoc"
+RETRIES = {
+    "retry_delay": dt.timedelta(seconds=10),
+    "retry_exponential_backoff": 2.0,
+    "max_retry_delay": dt.timedelta(minutes=10),
+}
+DATE = Param(
+    None,
+    type=["null", "string"],
+    format="date",
+    title="Date",
+    description="Fills {date} in the job file. Empty: the start of the run's data interval, or, where a "
+    "manual run has none, the day it is triggered.",
+)
+OVERRIDES = Param(
+    [],
+    type="array",
+    items={"type": "string", "pattern": "^[^=]+=.*$"},
+    title="Overrides",
+    description="One key=value a line, as with --set, for this run only; for example limits.max_length=256.",
+)
+
+
+def job_dag(path: str, job: JobConfig, text: str) -> DAG:
+    """The DAG of one job file. path: where the workers find it. text: the file, shown in the UI."""
+    settings = job.airflow or AirflowConfig()
+    schedule = settings.schedule
+    return _dag(
+        job.name,
+        settings,
+        job=path,
+        outlet=Asset(name=job.name, uri=_constant_part(job.output.uri)),
+        description=f"{job.task}: {job.input.uri} to {job.output.uri}",
+        doc_md=f"```yaml\n{text}\n```",
+        schedule=CronDataIntervalTimetable(schedule, timezone=settings.timezone) if schedule else None,
+        params={"date": DATE, "set": OVERRIDES},
+    )
+
+
+def adhoc_dag() -> DAG:
+    """The DAG that takes a whole job through its form."""
+    return _dag(
+        ADHOC,
+        AirflowConfig(max_active_runs=16),
+        job=None,
+        outlet=AssetAlias(ADHOC),
+        description="A whole job, given with the run",
+        doc_md="Fill the form to run any job once. The fields are the keys of a job file.",
+        schedule=None,
+        params={**form(), "date": DATE},
+    )
+
+
+def _constant_part(uri: str) -> str:
+    """The output URI up to the first placeholder: one asset for all dates of a job."""
+    return PLACEHOLDER.split(uri, maxsplit=1)[0].rstrip("/")
+
+
+def _dag(
+    dag_id: str, settings: AirflowConfig, *, job: str | None, outlet: Asset | AssetAlias, **options: Any
+) -> DAG:
+    start = dt.datetime.combine(settings.start_date, dt.time(), ZoneInfo(settings.timezone))
+    with DAG(
+        dag_id,
+        start_date=start,
+        catchup=False,
+        max_active_runs=settings.max_active_runs,
+        default_args={"retries": settings.retries, **RETRIES, **_queue(settings.cpu_queue)},
+        tags=["staticjob"],
+        auto_register=False,  # the DAG files say which DAGs are theirs
+        **options,
+    ) as dag:
+        # A step with nothing to map is skipped; what follows it still runs, unless something failed.
+        after = {"trigger_rule": TriggerRule.NONE_FAILED}
+        prepare = PrepareOperator(task_id="prepare", job=job, timezone=settings.timezone)
+        work = prepare.output["work"]
+        tokenize = TokenizeOperator.partial(
+            task_id="tokenize", work=work, map_index_template="{{ task.split }}"
+        ).expand(split=prepare.output)
+        plan = PlanOperator(task_id="plan", work=work, **after)
+        chunk = ChunkOperator.partial(
+            task_id="chunk",
+            work=work,
+            pool=settings.pool,
+            queue=settings.queue,
+            map_index_template="{{ task.pack.name }}",
+        ).expand(pack=plan.output)
+
+        @task(task_id="groups")
+        def list_groups(groups: list[str]) -> list[str]:
+            """Airflow keeps one mapped length a task, and plan's is its packs: groups need their own."""
+            return groups
+
+        groups = list_groups(plan.output["groups"])
+        merge = MergeOperator.partial(
+            task_id="merge", work=work, map_index_template="{{ task.group }}", **after
+        ).expand(group=groups)
+        finish = FinishOperator(task_id="finish", work=work, outlets=[outlet], **after)
+        tokenize >> plan >> chunk >> merge >> finish
+    return dag
+
+
+def _queue(name: str | None) -> dict[str, str]:
+    return {"queue": name} if name else {}

@@ -1,0 +1,32 @@
+"""Last step: report, manifest and `_SUCCESS`; then the asset event."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import Asset, AssetAlias, Context
+
+from staticjob_airflow.base import StaticJobOperator
+
+
+class FinishOperator(StaticJobOperator):
+    """`staticjob finish`: returns addresses and counts, and emits them with the output asset.
+
+    work: address of the job's work prefix, from prepare.
+    """
+
+    template_fields = (*StaticJobOperator.template_fields, "work")
+
+    def __init__(self, *, work: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.work = work
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        result = self.run_step("finish", self.work)
+        for outlet in self.outlets:
+            events = context["outlet_events"][outlet]
+            if isinstance(outlet, AssetAlias):  # an ad-hoc job: where it writes is known only now
+                events.add(Asset(name=result["output"], uri=result["output"]), extra=result)
+            else:
+                events.extra = result
+        return result

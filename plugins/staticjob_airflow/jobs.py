@@ -1,0 +1,57 @@
+"""Turns a folder of job files into DAGs, and names the files that cannot become one."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow.sdk import DAG
+
+from staticjob.config import fill_date, read_job_file, validate_job
+from staticjob.errors import ConfigError
+from staticjob_airflow.dag import ADHOC, job_dag
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """dags: by id, which is the job's name. errors: one line for each file that is no valid job."""
+
+    dags: dict[str, DAG]
+    errors: tuple[str, ...]
+
+
+def jobs_folder(dag_file: str) -> Path:
+    """The folder named by STATICJOB_JOBS, else `jobs/` beside the folder of the DAG file."""
+    return Path(os.environ.get("STATICJOB_JOBS") or Path(dag_file).parents[1] / "jobs").resolve()
+
+
+def load_folder(folder: Path) -> JobFolder:
+    """Read every `*.yaml` in the folder; files without an `airflow` block are left alone."""
+    dags: dict[str, DAG] = {}
+    errors: list[str] = []
+    if not folder.is_dir():
+        errors.append(f"jobs folder {folder}: not found; set STATICJOB_JOBS to the folder of the job files")
+    for path in sorted(folder.glob("*.yaml")):
+        try:
+            dag = _load(path)
+            if dag is None:
+                continue
+            if dag.dag_id in dags or dag.dag_id == ADHOC:
+                raise ConfigError(f"{path}: name {dag.dag_id!r} is taken by another DAG; choose another name")
+        except (ConfigError, ValueError) as error:  # ValueError: a cron expression or time zone
+            line = " ".join(str(error).split())
+            errors.append(line if str(path) in line else f"{path}: airflow: {line}")
+        else:
+            dags[dag.dag_id] = dag
+    return JobFolder(dags, tuple(errors))
+
+
+def _load(path: Path) -> DAG | None:
+    data = read_job_file(path)
+    if data.get("airflow") is None:
+        return None
+    job = validate_job(data, str(path))
+    fill_date(job, dt.date(2000, 1, 1), str(path))  # an unknown placeholder shows now, not at run time
+    return job_dag(str(path), job, path.read_text(encoding="utf-8"))
