@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from staticjob.errors import ConfigError
+from staticjob.layout import history_uri
 
 Auto = Literal["auto"]
 # Columns each task reads, by role: {role: required}.
@@ -39,6 +40,9 @@ class ModelConfig(Section):
         default="auto", description="auto: float32 on CPU, bfloat16 on a GPU that has it"
     )
     device: str = Field(default="auto", description="auto: cuda where there is one, else cpu")
+    device_memory_gib: float | None = Field(
+        default=None, gt=0, description="memory to plan with where the planner cannot see the device"
+    )
     trust_remote_code: bool = Field(default=False, description="run code shipped with the model")
     allow_pickle: bool = Field(default=False, description="load weights that are not safetensors")
 
@@ -68,6 +72,9 @@ class OutputConfig(Section):
 
     uri: str = Field(description="folder, s3:// or local; {date} is filled in")
     format: Literal["parquet"] = Field(default="parquet", description="format of the output files")
+    history_uri: str | None = Field(
+        default=None, description="object that keeps rates and past runs; default: beside the dated outputs"
+    )
     compression: Literal["zstd", "snappy", "none"] = Field(
         default="zstd", description="Parquet compression of columns other than the results"
     )
@@ -225,7 +232,10 @@ def validate_job(data: Any, where: str) -> JobConfig:
 
 
 def fill_date(config: JobConfig, date: dt.date | None, where: str) -> JobConfig:
-    """Replace `{date}` in the input and output URIs; any other placeholder is refused."""
+    """Replace `{date}` in the input and output URIs; any other placeholder is refused.
+
+    The history keeps to the undated part of the output, so every date's run finds it.
+    """
 
     def fill(uri: str, key: str) -> str:
         for name in PLACEHOLDER.findall(uri):
@@ -236,7 +246,10 @@ def fill_date(config: JobConfig, date: dt.date | None, where: str) -> JobConfig:
         return uri.replace("{date}", date.isoformat()) if date else uri
 
     source = config.input.model_copy(update={"uri": fill(config.input.uri, "input.uri")})
-    output = config.output.model_copy(update={"uri": fill(config.output.uri, "output.uri")})
+    history = config.output.history_uri or history_uri(config.output.uri, config.name)
+    output = config.output.model_copy(
+        update={"uri": fill(config.output.uri, "output.uri"), "history_uri": history}
+    )
     return config.model_copy(update={"input": source, "output": output})
 
 
@@ -286,3 +299,14 @@ def load_job(path: str | Path, *, overrides: tuple[str, ...] = (), date: dt.date
     for assignment in overrides:
         apply_override(data, assignment)
     return fill_date(validate_job(data, str(path)), date, str(path))
+
+
+def job_with_defaults(
+    path: str | Path, *, overrides: tuple[str, ...] = (), date: dt.date | None = None
+) -> JobConfig:
+    """The job file with its defaults for people to read; dated only when a date is given."""
+    data = read_job_file(path)
+    for assignment in overrides:
+        apply_override(data, assignment)
+    config = validate_job(data, str(path))
+    return fill_date(config, date, str(path)) if date else config

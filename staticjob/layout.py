@@ -16,6 +16,13 @@ def join(base: str, *names: str) -> str:
     return "/".join([base.rstrip("/"), *(n.strip("/") for n in names)])
 
 
+def history_uri(output_template: str, job: str) -> str:
+    """Where a job's history lies: beneath the part of its output URI that no date changes."""
+    fixed, placeholder, _ = output_template.partition("{")
+    base = fixed.rsplit("/", 1)[0] if placeholder else output_template
+    return join(base, WORK_FOLDER, "history", f"{job}.json")
+
+
 @dataclass(frozen=True)
 class Output:
     """The published objects beneath `output.uri`."""
@@ -56,6 +63,11 @@ class Work:
     @property
     def job(self) -> str:
         return join(self.uri, "job.json")
+
+    @property
+    def started(self) -> str:
+        """When the latest run began: tells chunks it reused from chunks it computed."""
+        return join(self.uri, "started.json")
 
     @property
     def plan(self) -> str:

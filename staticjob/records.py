@@ -88,6 +88,12 @@ class Prepared(Record):
     created: str
 
 
+class Started(Record):
+    """`started.json`: rewritten by every `prepare`, so a resumed run knows what it did not compute."""
+
+    started: str
+
+
 # One row of a part's `.rows` object; rows of a part are sorted by token count, longest first.
 # `boundary` is the index of the first token of a second segment (a pair's second text, a
 # continuation), or -1 where there is none.
@@ -320,6 +326,8 @@ class Block(Record):
     file: int
     row: int
     rows: int
+    offset: int = Field(description="first byte of the batch's message in the result object")
+    bytes: int = Field(description="bytes of the message")
 
 
 class Commit(Record):
@@ -355,6 +363,7 @@ class OutputFile(Record):
     path: str
     rows: int
     size: int
+    version: str = Field(default="", description="as PinnedObject.version: another run's bytes are noticed")
 
 
 class MergeCommit(Record):
@@ -363,7 +372,8 @@ class MergeCommit(Record):
     group: str
     files: tuple[OutputFile, ...]
     statuses: dict[Status, int]
-    n_tokens: int
+    engines: dict[str, int] = Field(default_factory=dict, description="rows with a result per engine")
+    n_tokens: int = Field(description="tokens of the rows with a result")
     seconds: float
 
 

@@ -1,0 +1,264 @@
+"""Run one chunk: resume at its first unflushed batch, flush as it goes, commit once.
+
+Objects of a chunk, all beneath `chunks/<id>/`: `flush-<first>-<stop>.arrow` holds the results
+of batches first..stop-1 while the chunk is under way, `result-<token>.arrow` all its rows
+sorted by (file, row), `commit.json` makes it count. The marker is put if absent after the
+result, so of two workers on one chunk exactly one is believed.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from staticjob import __version__, results, storage
+from staticjob.assemble import HostBatch, batches, prefetched
+from staticjob.clock import now
+from staticjob.engine.shape import Shape
+from staticjob.errors import StaticJobError, Stopped
+from staticjob.layout import Work
+from staticjob.progress import Reporter
+from staticjob.records import Chunk, Commit, InputFile, Ledger, Progress, RowError, Status
+from staticjob.watch import StopFlag, Watchdog, heartbeat, worker_name
+
+if TYPE_CHECKING:
+    from staticjob.engine import HeadResult, StaticEngine
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 30.0
+# Rows held before a flush even when 30 s have not passed: bounds what a kill can cost.
+FLUSH_ROWS = 16_384
+FIRST_ERRORS = 10
+State = Literal["running", "done", "failed", "stopped"]
+FLUSH_NAME = re.compile(r"flush-(\d+)-(\d+)\.arrow$")
+
+
+def batch_ledger(lengths: NDArray[np.int32], length: int, batch: int) -> Ledger:
+    """Account for one rectangle [batch, length] whose real rows have these token counts [n]."""
+    useful = int(lengths.sum())
+    n = len(lengths)
+    return Ledger(
+        useful=useful,
+        padding=n * length - useful,
+        dummy=(batch - n) * length,
+        slots=batch * length,
+    )
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What an earlier try left: results of the first `batches` batches."""
+
+    batches: int
+    tables: tuple[pa.Table, ...]
+
+
+def read_kept(work: Work, chunk: Chunk) -> Kept:
+    """Read the flushed results that cover the chunk's batches from 0 without a gap.
+
+    Two tries may have flushed at different places; whichever object reaches furthest from
+    where coverage ends is taken, and rows an overlap would double are dropped.
+    """
+    names = {}
+    for obj in storage.list_objects(work.chunk(chunk.id)):
+        match = FLUSH_NAME.search(obj.uri)
+        if match:
+            names[int(match[1]), int(match[2])] = obj.uri
+    covered = 0
+    tables = []
+    while True:
+        usable = [span for span in names if span[0] <= covered < span[1]]
+        if not usable:
+            return Kept(covered, tuple(tables))
+        first, stop = max(usable, key=lambda span: span[1])
+        table = results.from_ipc(storage.read(names[first, stop]))
+        tables.append(table.slice((covered - first) * chunk.batch))
+        covered = stop
+
+
+class ChunkRun:
+    """One try at one chunk on a loaded engine."""
+
+    def __init__(
+        self,
+        work: Work,
+        files: tuple[InputFile, ...],
+        chunk: Chunk,
+        engine: StaticEngine,
+        stop: StopFlag,
+        reporter: Reporter,
+    ) -> None:
+        self._work = work
+        self._files = files
+        self._chunk = chunk
+        self._engine = engine
+        self._stop = stop
+        self._reporter = reporter
+        self._ledger = Ledger()
+        self._tables: list[pa.Table] = []
+        self._pending: list[pa.Table] = []
+        self._pending_first = 0
+        self._done = 0
+        self._rows_done = 0
+        self._compute_seconds = 0.0
+        self._started = time.perf_counter()
+        self._state: State = "running"
+        self._reason = ""
+
+    def run(self, start_seconds: float) -> Commit:
+        """Compute what is missing and commit; returns the commit that counts (ours or another's).
+
+        `start_seconds` is the engine start this chunk is charged with. Raises Stopped after
+        flushing when a stop was asked for; any other failure leaves the flushed batches too.
+        """
+        with heartbeat(self._write_progress):
+            try:
+                return self._run(start_seconds)
+            except BaseException as error:
+                self._state = "stopped" if isinstance(error, Stopped) else "failed"
+                self._reason = f"{type(error).__name__}: {error}"
+                # The failure itself is what must be seen, also when the store is what failed.
+                with suppress(StaticJobError):
+                    self._write_progress()
+                raise
+
+    def _run(self, start_seconds: float) -> Commit:
+        chunk = self._chunk
+        kept = read_kept(self._work, chunk)
+        if kept.batches:
+            log.info("chunk %s: %d of %d batches kept from an earlier try", chunk.id, kept.batches, chunk.batches)
+        for table in kept.tables:
+            self._tables.append(table)
+            self._rows_done += table.num_rows
+            lengths = table["n_tokens"].to_numpy().astype(np.int32)
+            for begin in range(0, len(lengths), chunk.batch):
+                self._ledger += batch_ledger(lengths[begin : begin + chunk.batch], chunk.length, chunk.batch)
+        self._done = self._pending_first = kept.batches
+        self._reporter.kept(self._ledger, self._rows_done)
+        self._write_progress()
+        shape = Shape(chunk.length, chunk.batch)
+        last_flush = time.monotonic()
+        with Watchdog() as watchdog:
+            for batch in prefetched(batches(self._work, chunk, first=kept.batches)):
+                began = time.perf_counter()
+                result = self._engine.run(shape, batch.ids, batch.lengths, batch.boundaries)
+                self._take(batch, result)
+                self._compute_seconds += time.perf_counter() - began
+                watchdog.alive()
+                due = time.monotonic() - last_flush >= FLUSH_SECONDS
+                held = sum(t.num_rows for t in self._pending)
+                if self._done < chunk.batches and (due or held >= FLUSH_ROWS or self._stop.signal is not None):
+                    self._flush()
+                    last_flush = time.monotonic()
+                    self._stop.check()
+            watchdog.alive()
+            return self._commit(kept.batches, start_seconds)
+
+    def _take(self, batch: HostBatch, result: HeadResult) -> None:
+        """Turn one engine result into rows; non-finite ones are computed again in float32."""
+        n = len(batch.rows)
+        columns = {name: values[:n] for name, values in result.columns.items()}
+        bad = np.flatnonzero(~result.finite[:n])
+        reasons: dict[int, str] = {}
+        if len(bad):
+            again = self._engine.recompute_float32(
+                batch.ids[bad], batch.lengths[bad], batch.boundaries[bad]
+            )
+            for name, values in columns.items():
+                values = values.copy()
+                values[bad] = again.columns[name]
+                columns[name] = values
+            still = bad[~again.finite]
+            reasons = {int(i): "result is not finite, in float32 neither" for i in still}
+        table = results.batch_table(batch.rows, self._chunk.length, "static", columns, reasons)
+        self._tables.append(table)
+        self._pending.append(table)
+        paid = batch_ledger(batch.lengths[:n], self._chunk.length, self._chunk.batch)
+        self._ledger += paid
+        self._done += 1
+        self._rows_done += n
+        self._reporter.batch(paid, n)
+
+    def _flush(self) -> None:
+        """Store the batches since the last flush; the name says which."""
+        name = f"flush-{self._pending_first:06d}-{self._done:06d}.arrow"
+        data = results.to_ipc(pa.concat_tables(self._pending))
+        storage.put_if_absent(self._work.chunk(self._chunk.id, name), data)
+        self._pending = []
+        self._pending_first = self._done
+        self._write_progress()
+
+    def _commit(self, kept_batches: int, start_seconds: float) -> Commit:
+        chunk = self._chunk
+        table = results.sort_rows(pa.concat_tables(self._tables))
+        token = uuid.uuid4().hex[:12]
+        name = f"result-{token}.arrow"
+        size, blocks = results.write_result(self._work.chunk(chunk.id, name), table)
+        statuses = Counter(Status(s) for s in table["status"].to_pylist())
+        commit = Commit(
+            chunk=chunk.id,
+            result=name,
+            size=size,
+            rows=table.num_rows,
+            blocks=blocks,
+            statuses=dict(statuses),
+            first_errors=self._first_errors(table),
+            ledger=self._ledger,
+            length=chunk.length,
+            batch=chunk.batch,
+            batches=chunk.batches,
+            kept_batches=kept_batches,
+            seconds=time.perf_counter() - self._started,
+            compute_seconds=self._compute_seconds,
+            start_seconds=start_seconds,
+            peak_bytes=self._engine.peak_bytes(),
+            device=self._engine.device,
+            dtype=self._engine.dtype,
+            worker=worker_name(),
+            versions={"staticjob": __version__, **self._engine.versions},
+            finished=now(),
+        )
+        if not storage.put_json_if_absent(self._work.commit(chunk.id), commit):
+            log.info("chunk %s: another worker committed first; its result counts", chunk.id)
+            storage.delete([self._work.chunk(chunk.id, name)])
+            commit = storage.read_json(self._work.commit(chunk.id), Commit)
+        self._state = "done"
+        self._write_progress()
+        flushed = [o.uri for o in storage.list_objects(self._work.chunk(chunk.id)) if FLUSH_NAME.search(o.uri)]
+        storage.delete(flushed)
+        return commit
+
+    def _first_errors(self, table: pa.Table) -> tuple[RowError, ...]:
+        failed = table.filter(pc.equal(table["status"], Status.ERROR.value)).slice(0, FIRST_ERRORS)
+        return tuple(
+            RowError(file=self._files[r["file"]].path, row=r["row"], status=Status.ERROR, reason=r["reason"])
+            for r in failed.select(["file", "row", "reason"]).to_pylist()
+        )
+
+    def _write_progress(self) -> None:
+        progress = Progress(
+            chunk=self._chunk.id,
+            state=self._state,
+            worker=worker_name(),
+            batches_done=self._done,
+            batches_total=self._chunk.batches,
+            rows_done=self._rows_done,
+            ledger=self._ledger,
+            seconds=time.perf_counter() - self._started,
+            heartbeat=now(),
+            reason=self._reason,
+        )
+        storage.put_json(self._work.progress(self._chunk.id), progress)
+

@@ -1,0 +1,57 @@
+"""The whole job on this machine, step after step: what the DAG does, without Airflow."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from staticjob import steps
+from staticjob.config import JobConfig
+from staticjob.layout import Work
+from staticjob.pack import run_pack
+from staticjob.prepare import prepare
+from staticjob.progress import Reporter
+from staticjob.records import Manifest, Prepared
+from staticjob.watch import StopFlag
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished job: its chunks, and how many of them an earlier run had done."""
+
+    work: Work
+    prepared: Prepared
+    manifest: Manifest
+    done: int
+    reused: int
+
+
+def run_job(config: JobConfig) -> Outcome:
+    """Run every step; what has its marker is kept. Raises what the steps raise."""
+    stop = StopFlag()
+    work, prepared, _ = prepare(config)
+    log.info("fingerprint %s, %d files, work at %s", prepared.fingerprint[:16], len(prepared.files), work.uri)
+    for split in prepared.splits:
+        stop.check()
+        steps.tokenize(work, prepared, [split.id])
+    plan, reused_plan = steps.plan(work, prepared)
+    log.info(
+        "%s: %d chunks in %d rungs, %.1f%% of %d slots useful; %s",
+        "plan kept" if reused_plan else "planned",
+        len(plan.chunks),
+        len(plan.rungs),
+        100 * plan.ledger.useful_share,
+        plan.ledger.slots,
+        plan.forecast.basis,
+    )
+    ids = [chunk.id for chunk in plan.chunks]
+    with Reporter(plan, ids) as reporter:
+        result = run_pack(work, prepared, plan, ids, stop, reporter)
+    if result.reused == len(ids):
+        log.info("nothing to compute: all %d chunks were done by an earlier run", len(ids))
+    stop.check()
+    steps.merge(work, prepared, plan)
+    manifest = steps.finish(work, prepared, plan)
+    return Outcome(work, prepared, manifest, len(result.commits), result.reused)

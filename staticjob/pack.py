@@ -1,0 +1,101 @@
+"""Run a pack of chunks in one process: the model is loaded once, the chunks run in turn."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from staticjob import model_files, storage
+from staticjob.errors import ConfigError
+from staticjob.layout import Work
+from staticjob.progress import Reporter
+from staticjob.records import Chunk, Commit, Plan, Prepared
+from staticjob.watch import StopFlag
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PackResult:
+    """Commits of all chunks of the pack, and how many of them were there before."""
+
+    commits: tuple[Commit, ...]
+    reused: int
+
+
+def committed(work: Work, chunk: Chunk) -> Commit | None:
+    """The chunk's commit, or None while it does not count."""
+    uri = work.commit(chunk.id)
+    return storage.read_json(uri, Commit) if storage.head(uri) else None
+
+
+def select(plan: Plan, ids: Sequence[str]) -> tuple[Chunk, ...]:
+    """The plan's chunks with these ids, in the plan's order; ConfigError for an unknown one."""
+    known = {chunk.id for chunk in plan.chunks}
+    for name in ids:
+        if name not in known:
+            raise ConfigError(f"chunk {name}: not in the plan; `staticjob status` lists the plan's chunks")
+    wanted = set(ids)
+    return tuple(chunk for chunk in plan.chunks if chunk.id in wanted)
+
+
+def run_pack(
+    work: Work,
+    prepared: Prepared,
+    plan: Plan,
+    ids: Sequence[str],
+    stop: StopFlag,
+    reporter: Reporter,
+) -> PackResult:
+    """Bring every named chunk to its commit; chunks that have one are left as they are.
+
+    Raises Stopped between batches
+    when a stop was asked for, ConfigError for an unknown chunk, and whatever the engine or
+    the store raises; what was flushed is kept for the next try.
+    """
+    began = time.perf_counter()
+    commits: dict[str, Commit] = {}
+    chunks = select(plan, ids)
+    for chunk in chunks:
+        commit = committed(work, chunk)
+        if commit:
+            commits[chunk.id] = commit
+            reporter.kept(commit.ledger, commit.rows)
+    reused = len(commits)
+    todo = [chunk for chunk in chunks if chunk.id not in commits]
+    if reused:
+        log.info("%d of %d chunks were already committed and are kept", reused, len(chunks))
+    if todo:
+        _run(work, prepared, todo, stop, began, commits, reporter)
+    return PackResult(tuple(commits[chunk.id] for chunk in chunks), reused)
+
+
+def _run(
+    work: Work,
+    prepared: Prepared,
+    todo: list[Chunk],
+    stop: StopFlag,
+    began: float,
+    commits: dict[str, Commit],
+    reporter: Reporter,
+) -> None:
+    # Deferred: these load torch, which neither a finished pack nor the CLI's help needs.
+    from staticjob.chunk import ChunkRun
+    from staticjob.engine import Shape, StaticEngine
+
+    shapes = sorted({Shape(c.length, c.batch) for c in todo}, key=lambda s: s.length, reverse=True)
+    model_dir = model_files.resolve(prepared.config.model)
+    engine = StaticEngine(model_dir, prepared.config, shapes)
+    for shape in shapes:
+        engine.warm_up(shape)
+    start_seconds = time.perf_counter() - began
+    log.info("engine on %s (%s) ready in %.1f s, %d shapes", engine.device, engine.dtype, start_seconds, len(shapes))
+    for chunk in todo:
+        stop.check()
+        commit = ChunkRun(work, prepared.files, chunk, engine, stop, reporter).run(start_seconds)
+        start_seconds = 0.0
+        commits[chunk.id] = commit
+        reporter.committed(commit)
+

@@ -1,0 +1,111 @@
+"""Pin everything a job reads, name it by fingerprint and claim its output.
+
+After `prepare` a job is a fact: the list of input objects with their versions, the model's
+digest and the settings that change results. The same facts give the same fingerprint and so
+the same work prefix, which is what makes running again a resume.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from staticjob import __version__, claim, dataset, model_files, storage
+from staticjob.config import JobConfig
+from staticjob.errors import ConfigError
+from staticjob.clock import now
+from staticjob.layout import Output, Work
+from staticjob.records import InputFile, ModelFiles, Prepared, Started
+
+# Raised whenever the engine's arithmetic changes: results of two revisions are never mixed.
+ENGINE_REVISION = 1
+# Settings that change no result, so that a new price or schedule still resumes.
+NEUTRAL = ("name", "cost", "airflow", "input.uri", "output.uri", "output.history_uri", "limits.max_error_rate",
+           "model.path", "model.device_memory_gib")
+
+
+def prepare(config: JobConfig, output: Output | None = None) -> tuple[Work, Prepared, bool]:
+    """Pin the job and write `job.json`; return its work prefix, the record and whether it was there.
+
+    `output` replaces the job's own output (a dry run prepares into a temporary folder).
+    Raises ConfigError or DataError for whatever can be known now: missing input, missing model
+    or tokenizer, limits beyond the model's, an output prefix another run is writing.
+    """
+    target = output or Output(config.output.uri)
+    model_dir = model_files.resolve(config.model)
+    max_length(config, model_dir)
+    model = model_files.pin(config.model)
+    files = dataset.discover(config.input)
+    print_ = fingerprint(config, files, model)
+    work = target.work(print_)
+    claim.take(target.uri, print_)
+    storage.put_json(work.started, Started(started=now()))
+    existing = storage.head(work.job)
+    if existing is None:
+        record = Prepared(
+            staticjob=__version__,
+            config=config,
+            fingerprint=print_,
+            files=files,
+            splits=dataset.plan_splits(files),
+            model=model,
+            created=now(),
+        )
+        if storage.put_json_if_absent(work.job, record):
+            return work, record, False
+    return work, storage.read_json(work.job, Prepared), True
+
+
+def fingerprint(config: JobConfig, files: tuple[InputFile, ...], model: ModelFiles) -> str:
+    """Hash of job, input objects, model contents and engine revision: 64 hex digits.
+
+    Where the dataset lies and what the job is called do not enter; what the objects hold does.
+    """
+    settings: dict[str, Any] = config.model_dump(mode="json")
+    for key in NEUTRAL:
+        *sections, last = key.split(".")
+        node = settings
+        for name in sections:
+            node = node[name]
+        node.pop(last)
+    facts = {
+        "engine_revision": ENGINE_REVISION,
+        "job": settings,
+        "input": [[f.path, f.object.size, f.object.version, f.format, f.compression] for f in files],
+        "model": model.digest,
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def max_length(config: JobConfig, model_dir: Path) -> int:
+    """The job's token limit, resolved against the model.
+
+    `auto` is the smallest of the positions the model has and the limit its own
+    sentence-transformers files name. Raises ConfigError for a limit beyond the positions.
+    """
+    positions = model_files.max_positions(model_files.model_config(model_dir))
+    wanted = config.limits.max_length
+    if wanted == "auto":
+        own = _sentence_limit(model_dir)
+        known = [n for n in (positions, own) if n is not None]
+        if not known:
+            raise ConfigError(
+                f"limits.max_length: model {config.model.path} states no limit; give one in the job file"
+            )
+        return min(known)
+    if positions is not None and wanted > positions:
+        raise ConfigError(
+            f"limits.max_length: {wanted} is beyond the {positions} positions of model "
+            f"{config.model.path}; give at most {positions}"
+        )
+    return wanted
+
+
+def _sentence_limit(model_dir: Path) -> int | None:
+    path = model_dir / "sentence_bert_config.json"
+    if not path.exists():
+        return None
+    value = json.loads(path.read_text(encoding="utf-8")).get("max_seq_length")
+    return int(value) if value else None

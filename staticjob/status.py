@@ -1,0 +1,178 @@
+"""How far a job is, from the small objects its steps write: what CLI, demo and run page show."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from staticjob import claim, storage
+from staticjob.errors import ConfigError
+from staticjob.layout import WORK_FOLDER, Output, Work
+from staticjob.records import Commit, Ledger, Plan, Prepared, Progress, RowError, Started
+
+# A chunk whose heartbeat is older than this counts as waiting: its process is gone.
+SILENT_SECONDS = 60.0
+READERS = 16
+
+State = Literal["prepared", "tokenizing", "planned", "running", "failed", "stopped", "merging", "done"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A snapshot of one job."""
+
+    work: Work
+    prepared: Prepared
+    plan: Plan | None
+    state: State
+    splits_done: int
+    commits: tuple[Commit, ...]
+    progress: tuple[Progress, ...]
+    reused: int
+
+    @property
+    def ledger(self) -> Ledger:
+        """Slots computed so far, running chunks included."""
+        done = {commit.chunk for commit in self.commits}
+        running = (p.ledger for p in self.progress if p.chunk not in done)
+        return sum((*(c.ledger for c in self.commits), *running), Ledger())
+
+    @property
+    def rows_done(self) -> int:
+        done = {commit.chunk for commit in self.commits}
+        return sum(c.rows for c in self.commits) + sum(p.rows_done for p in self.progress if p.chunk not in done)
+
+    def payload(self) -> dict[str, Any]:
+        """What `status --json` prints."""
+        plan = self.plan
+        to_run = sum(c.rows for c in plan.chunks) if plan else None
+        paid = self.ledger
+        return {
+            "state": self.state,
+            "job": self.prepared.config.name,
+            "fingerprint": self.prepared.fingerprint,
+            "output": self.prepared.config.output.uri,
+            "work": self.work.uri,
+            "splits": {"done": self.splits_done, "total": len(self.prepared.splits)},
+            "chunks": {
+                "done": len(self.commits),
+                "reused": self.reused,
+                "running": sum(1 for p in self.progress if p.state == "running" and alive(p)),
+                "total": len(plan.chunks) if plan else None,
+            },
+            "rows": {"done": self.rows_done, "total": to_run},
+            "statuses": {str(s): n for s, n in plan.statuses.items()} if plan else None,
+            "ledger": paid.model_dump(exclude={"finished"}),
+            "slots_planned": plan.ledger.slots if plan else None,
+            "useful_share": paid.useful_share,
+            "errors": [e.model_dump(mode="json") for e in self.first_errors()],
+            "trouble": [f"{p.chunk}: {p.reason}" for p in self.progress if p.state in ("failed", "stopped")],
+        }
+
+    def first_errors(self) -> list[RowError]:
+        """The first row errors, from tokenize and from the chunks."""
+        errors = list(self.plan.first_errors) if self.plan else []
+        return (errors + [e for c in self.commits for e in c.first_errors])[:10]
+
+
+def alive(progress: Progress) -> bool:
+    """Whether a running chunk's heartbeat is recent."""
+    beat = dt.datetime.fromisoformat(progress.heartbeat)
+    return (dt.datetime.now(dt.UTC) - beat).total_seconds() < SILENT_SECONDS
+
+
+def find_work(uri: str) -> Work:
+    """The work prefix that `uri` means: itself, or the one whose run holds the output folder.
+
+    Raises ConfigError when no job was ever prepared there.
+    """
+    if f"/{WORK_FOLDER}/" in uri:
+        work = Work(uri.rstrip("/"))
+        if storage.head(work.job) is not None:
+            return work
+        raise ConfigError(f"{uri}: no job.json here; give an output folder or the URI that prepare printed")
+    output = Output(uri)
+    held = claim.holder(output)
+    if held is None:
+        raise ConfigError(f"{uri}: no job has this folder as its output")
+    return output.work(held.fingerprint)
+
+
+def read_status(uri: str) -> JobStatus:
+    """Take a snapshot of the job at an output folder or a work prefix."""
+    work = find_work(uri)
+    prepared = storage.read_json(work.job, Prepared)
+    output = Output(prepared.config.output.uri)
+    plan = storage.read_json(work.plan, Plan) if storage.head(work.plan) else None
+    present = {obj.uri for obj in storage.list_objects(work.uri + "/")}
+    splits_done = sum(1 for split in prepared.splits if work.split(split.id) in present)
+    ids = [chunk.id for chunk in plan.chunks] if plan else []
+    commits = _gather(
+        lambda c: storage.read_json(work.commit(c), Commit), [c for c in ids if work.commit(c) in present]
+    )
+    done = {commit.chunk for commit in commits}
+    progress = _gather(
+        lambda c: storage.read_json(work.progress(c), Progress),
+        [c for c in ids if c not in done and work.progress(c) in present],
+    )
+    started = storage.read_json(work.started, Started).started if work.started in present else ""
+    return JobStatus(
+        work=work,
+        prepared=prepared,
+        plan=plan,
+        state=_state(output, prepared, plan, splits_done, commits, progress),
+        splits_done=splits_done,
+        commits=tuple(commits),
+        progress=tuple(progress),
+        reused=sum(1 for commit in commits if commit.finished < started),
+    )
+
+
+def _gather(read: Callable[[str], T], names: Iterable[str]) -> list[T]:
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(read, names))
+
+
+def _state(
+    output: Output,
+    prepared: Prepared,
+    plan: Plan | None,
+    splits_done: int,
+    commits: list[Commit],
+    progress: list[Progress],
+) -> State:
+    if claim.success_of(output) == prepared.fingerprint:
+        return "done"
+    if plan is None:
+        return "tokenizing" if splits_done else "prepared"
+    if len(commits) == len(plan.chunks):
+        return "merging"
+    if any(p.state == "running" and alive(p) for p in progress):
+        return "running"
+    if any(p.state == "failed" for p in progress):
+        return "failed"
+    if any(p.state == "stopped" for p in progress):
+        return "stopped"
+    return "running" if commits else "planned"
+
+
+def show_status(status: JobStatus) -> None:
+    """Print a snapshot for people."""
+    payload = status.payload()
+    chunks, rows = payload["chunks"], payload["rows"]
+    print(f"{payload['job']}: {payload['state']}")
+    print(f"  output  {payload['output']}")
+    print(f"  work    {payload['work']}")
+    print(f"  splits  {payload['splits']['done']} of {payload['splits']['total']} tokenized")
+    if status.plan:
+        print(f"  chunks  {chunks['done']} of {chunks['total']} done ({chunks['reused']} kept), {chunks['running']} running")
+        print(f"  rows    {rows['done']} of {rows['total']} computed")
+        print(f"  slots   {status.ledger.slots} of {status.plan.ledger.slots} paid, {status.ledger.useful_share:.1%} useful")
+    for line in payload["trouble"]:
+        print(f"  trouble {line}")
+    for error in status.first_errors():
+        print(f"  row     {error.file} row {error.row}: {error.status}: {error.reason}")

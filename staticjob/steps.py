@@ -1,0 +1,138 @@
+"""The steps of a job in order, each idempotent: what has its marker is not done again.
+
+These are the functions behind the commands; Airflow's tasks and `staticjob run` call the same ones.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from staticjob import dataset, history, model_files, storage
+from staticjob.device import can_run, target_of
+from staticjob.errors import ConfigError, DataError
+from staticjob.layout import Work
+from staticjob.plan import make_plan
+from staticjob.prepare import max_length
+from staticjob.records import MergeCommit, Plan, Prepared, Rates, SplitStats
+
+log = logging.getLogger(__name__)
+
+
+def load_prepared(work: Work) -> Prepared:
+    """`job.json` of a work prefix; ConfigError when there is none."""
+    if storage.head(work.job) is None:
+        raise ConfigError(f"{work.uri}: no job.json here; give the work URI that `staticjob prepare` printed")
+    return storage.read_json(work.job, Prepared)
+
+
+def load_plan(work: Work) -> Plan:
+    """`plan.json` of a work prefix; ConfigError when the job is not planned yet."""
+    if storage.head(work.plan) is None:
+        raise ConfigError(f"{work.uri}: not planned yet; run `staticjob plan {work.uri}` first")
+    return storage.read_json(work.plan, Plan)
+
+
+def tokenize(work: Work, prepared: Prepared, splits: Sequence[str]) -> tuple[tuple[SplitStats, ...], int]:
+    """Tokenize the named splits; return their statistics and how many were there before."""
+    # Deferred: pyarrow and tokenizers, which a reused split does not need.
+    from staticjob.tokenizing import tokenize_split
+
+    known = {split.id: split for split in prepared.splits}
+    unknown = [name for name in splits if name not in known]
+    if unknown:
+        raise ConfigError(f"split {unknown[0]}: not in this job, which has {len(known)} splits")
+    stats: list[SplitStats] = []
+    reused = 0
+    model_dir = model_files.resolve(prepared.config.model)
+    for name in splits:
+        if storage.head(work.split(name)) is not None:
+            stats.append(storage.read_json(work.split(name), SplitStats))
+            reused += 1
+            continue
+        limit = max_length(prepared.config, model_dir)
+        stats.append(tokenize_split(work, prepared, known[name], model_dir, limit))
+        log.info("split %s: %d rows, %d tokens", name, *split_size(stats[-1]))
+    return tuple(stats), reused
+
+
+def split_size(stats: SplitStats) -> tuple[int, int]:
+    """Rows read and tokens to run of one split."""
+    return sum(s.rows for s in stats.slices), sum(p.tokens for p in stats.parts)
+
+
+def plan(work: Work, prepared: Prepared, calibrate: bool = True) -> tuple[Plan, bool]:
+    """Plan the job and store the plan; return it and whether it was there before.
+
+    A plan is made once per fingerprint: rates measured later never move a chunk.
+    """
+    if storage.head(work.plan) is not None:
+        return storage.read_json(work.plan, Plan), True
+    plan = draft_plan(work, prepared, calibrate)
+    if not storage.put_json_if_absent(work.plan, plan):
+        return storage.read_json(work.plan, Plan), True
+    return plan, False
+
+
+def draft_plan(work: Work, prepared: Prepared, calibrate: bool = True) -> Plan:
+    """Compute the plan from the splits' statistics; DataError when a split is not tokenized.
+
+    Rates come from the job's last run of the same model; with `calibrate`, a first run measures a
+    few shapes on this machine instead, when this machine can run the job.
+    """
+    stats = [_split_stats(work, split.id) for split in prepared.splits]
+    schemas = [dataset.decode_schema(s.kept_schema) for st in stats for s in st.slices]
+    kept = dataset.encode_schema(dataset.unify(schemas))
+    config = prepared.config
+    model_dir = model_files.resolve(config.model)
+    past = history.read(config.output.history_uri) if config.output.history_uri else None
+    known = past.rates if past and past.model_digest == prepared.model.digest else None
+    target = target_of(config.model, known.device if known else None, past.device_memory if past else None)
+    if known is not None and (known.device.split(":")[0] != target.kind or known.dtype != target.dtype):
+        known = None
+
+    def make(rates: Rates | None) -> Plan:
+        return make_plan(
+            prepared,
+            stats,
+            kept_schema=kept,
+            max_length=max_length(config, model_dir),
+            model_config=model_files.model_config(model_dir),
+            target=target,
+            rates=rates,
+        )
+
+    first = make(known)
+    if known is not None or not calibrate or not first.rungs or not can_run(target):
+        return first
+    from staticjob.engine import Shape, StaticEngine
+    from staticjob.engine.calibrate import measure
+
+    shapes = [Shape(rung.length, rung.batch) for rung in first.rungs]
+    log.info("no rates of an earlier run: measuring a few of %d shapes on %s", len(shapes), target.device)
+    return make(measure(StaticEngine(model_dir, config, shapes), shapes))
+
+
+def _split_stats(work: Work, split: str) -> SplitStats:
+    if storage.head(work.split(split)) is None:
+        raise DataError(f"split {split}: not tokenized; run `staticjob tokenize {work.uri} --split {split}`")
+    return storage.read_json(work.split(split), SplitStats)
+
+
+def merge(
+    work: Work, prepared: Prepared, plan: Plan, groups: Sequence[str] = ()
+) -> tuple[tuple[MergeCommit, ...], int]:
+    """Publish the named merge groups (all when none is named); return their commits and how many stood."""
+    from staticjob.merge import merge_group, standing
+
+    known = {group.id: group for group in plan.groups}
+    unknown = [name for name in groups if name not in known]
+    if unknown:
+        raise ConfigError(f"group {unknown[0]}: not in the plan, which has {len(known)} merge groups")
+    merged = []
+    reused = 0
+    for name in groups or known:
+        commit = standing(work, prepared, known[name])
+        reused += commit is not None
+        merged.append(commit or merge_group(work, prepared, plan, known[name]))
+    return tuple(merged), reused
