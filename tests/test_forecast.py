@@ -1,0 +1,69 @@
+"""The forecast: time and cost follow from measured rates, and nothing is guessed without them."""
+
+from __future__ import annotations
+
+import pytest
+from planning import RATES, job, planned, split
+
+from staticjob.forecast import assumed_rates, rung_cost_slots, seconds_per_slot
+from staticjob.memory import Target
+
+
+def test_without_rates_nothing_is_forecast_and_the_basis_says_so() -> None:
+    forecast = planned([split(0, [[5] * 100])]).forecast
+    assert forecast.seconds is forecast.cost is forecast.cost_per_million_useful_tokens is None
+    assert "no rates" in forecast.basis
+
+
+@pytest.mark.parametrize(
+    ("length", "microseconds"), [(64, 100), (512, 200), (288, 150), (8, 100), (960, 300)]
+)
+def test_a_slot_costs_what_lies_between_the_measured_shapes(length: int, microseconds: float) -> None:
+    assert seconds_per_slot(RATES, length) == pytest.approx(microseconds * 1e-6)
+
+
+def test_one_measured_shape_stands_for_all_lengths() -> None:
+    rates = RATES.model_copy(update={"shapes": RATES.shapes[:1]})
+    assert seconds_per_slot(rates, 8) == seconds_per_slot(rates, 4096) == pytest.approx(100e-6)
+
+
+def test_seconds_are_compute_and_starts_and_warm_ups() -> None:
+    # 800 rows of 512 in batches of 8: 100 batches of 0.8192 s, and two packs of one rung each.
+    config = job(batching={"token_budget": 4096, "ladder": [512], "chunk_slots": 4096 * 10})
+    plan = planned([split(0, [[512] * 800])], config, rates=RATES)
+    expected = 81.92 + len(plan.packs) * (RATES.start_seconds + RATES.rung_seconds)
+    assert plan.forecast.seconds == pytest.approx(expected)
+
+
+def test_cost_follows_from_the_price_of_an_hour() -> None:
+    config = job(batching={"token_budget": 4096, "ladder": [512]}, cost={"gpu_hour": 3.6})
+    forecast = planned([split(0, [[256] * 800])], config, rates=RATES).forecast
+    assert forecast.seconds is not None
+    assert forecast.cost == pytest.approx(forecast.seconds / 1000)
+    assert forecast.cost_per_million_useful_tokens == pytest.approx(forecast.cost / (256 * 800) * 1e6)
+
+
+def test_without_a_price_there_is_time_but_no_cost() -> None:
+    forecast = planned([split(0, [[5] * 100])], rates=RATES).forecast
+    assert forecast.seconds is not None
+    assert forecast.cost is None
+
+
+def test_a_rung_is_priced_in_slots_at_the_measured_speed() -> None:
+    assert rung_cost_slots(RATES) == pytest.approx(0.1 * (4096 + 4096) / (0.4096 + 0.8192))
+    assert rung_cost_slots(assumed_rates("cpu")) == pytest.approx(1_050)
+
+
+def test_slower_rungs_make_a_shorter_ladder() -> None:
+    splits = [split(0, [[1 + i % 512 for i in range(20_000)]])]
+    quick, slow = (
+        planned(splits, rates=RATES.model_copy(update={"rung_seconds": seconds})) for seconds in (0.01, 30.0)
+    )
+    assert len(slow.rungs) < len(quick.rungs)
+
+
+def test_an_unmeasured_gpu_is_planned_with_dearer_rungs_than_a_cpu() -> None:
+    splits = [split(0, [[1 + i % 512 for i in range(20_000)]])]
+    config = job(batching={"token_budget": 4096})
+    on_cpu, on_gpu = (planned(splits, config, target=Target(device, "float32")) for device in ("cpu", "cuda"))
+    assert len(on_gpu.rungs) < len(on_cpu.rungs)

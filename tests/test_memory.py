@@ -1,0 +1,105 @@
+"""The memory arithmetic: right for a real model, and shown when a job cannot fit."""
+
+from __future__ import annotations
+
+import json
+import struct
+from math import prod
+
+import pytest
+from planning import MODEL_CONFIG, MODEL_DIR, job, planned, split
+
+from staticjob.dimensions import Dimensions
+from staticjob.errors import ConfigError
+from staticjob.memory import MIB, Target, fit_budget, predict
+
+CPU = Target("cpu", "float32")
+
+
+def stored_parameters() -> int:
+    """Floating-point values in the real model's safetensors file, from its header."""
+    with (MODEL_DIR / "model.safetensors").open("rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+    tensors = [t for name, t in header.items() if name != "__metadata__" and t["dtype"] == "F32"]
+    return sum(prod(tensor["shape"]) for tensor in tensors)
+
+
+def test_the_parameter_count_is_exactly_the_real_models() -> None:
+    assert Dimensions.of(MODEL_CONFIG).parameters == stored_parameters() == 22_713_216
+
+
+@pytest.mark.parametrize(
+    "name", ["BertConfig", "RobertaConfig", "DistilBertConfig", "ModernBertConfig", "Qwen3Config"]
+)
+def test_the_parameter_count_of_other_architectures_is_transformers_own(name: str) -> None:
+    import torch
+    import transformers
+
+    small = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4}
+    small |= {"num_key_value_heads": 2, "head_dim": 32} if name == "Qwen3Config" else {}
+    if name == "DistilBertConfig":
+        small = {"dim": 64, "hidden_dim": 96, "n_layers": 3, "n_heads": 4}
+    config = getattr(transformers, name)(vocab_size=1000, pad_token_id=0, **small)
+    with torch.device("meta"):
+        model = transformers.AutoModel.from_config(config)
+    counted = sum(parameter.numel() for parameter in model.parameters())
+    assert Dimensions.of(config.to_dict()).parameters == pytest.approx(counted, rel=0.01)
+
+
+def test_a_shape_is_the_sum_of_terms_that_show_their_arithmetic() -> None:
+    plan = predict(MODEL_CONFIG, CPU, [(512, 8), (64, 64)])
+    for shape in plan.shapes:
+        assert shape.bytes == sum(term.bytes for term in shape.terms)
+        assert all(term.formula for term in shape.terms)
+    weights = next(term for term in plan.shapes[0].terms if term.name == "weights")
+    assert weights.bytes == 4 * 22_713_216
+    assert weights.formula == "22,713,216 parameters × 4 B"
+    assert plan.peak == max(shape.bytes for shape in plan.shapes)
+
+
+def test_half_precision_halves_the_weights_and_the_activations() -> None:
+    wide, half = (
+        {t.name: t.bytes for t in predict(MODEL_CONFIG, Target("cuda", dtype), [(512, 128)]).shapes[0].terms}
+        for dtype in ("float32", "bfloat16")
+    )
+    assert half["weights"] * 2 == wide["weights"]
+    assert half["activations"] * 2 == wide["activations"]
+    assert half["inputs"] == wide["inputs"]
+
+
+@pytest.mark.parametrize(("device", "budget"), [("cpu", 4_096), ("cuda:0", 65_536)])
+def test_the_automatic_budget_is_the_devices_best_where_memory_allows(device: str, budget: int) -> None:
+    assert fit_budget(MODEL_CONFIG, Target(device, "float32", 64 * 2**30), 512) == budget
+    assert fit_budget(MODEL_CONFIG, Target(device, "float32", None), 512) == budget
+
+
+def test_the_automatic_budget_shrinks_until_the_longest_rung_fits() -> None:
+    room = Target("cuda", "float32", 1_200 * MIB)
+    budget = fit_budget(MODEL_CONFIG, room, 512)
+    assert 512 <= budget < 65_536
+    assert predict(MODEL_CONFIG, room, [(512, budget // 512)]).peak <= 1_200 * MIB
+
+
+def test_a_job_that_cannot_fit_one_row_is_refused_with_the_arithmetic() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        fit_budget(MODEL_CONFIG, Target("cpu", "float32", 300 * MIB), 512)
+    message = str(refusal.value)
+    assert "1 row of 512 tokens" in message
+    assert "weights 86.6 MiB" in message
+    assert "300.0 MiB free" in message
+    assert "\n" not in message
+
+
+def test_a_given_budget_that_does_not_fit_is_refused_and_not_changed() -> None:
+    with pytest.raises(ConfigError, match=r"128 rows of 512 tokens.*lower batching\.token_budget"):
+        fit_budget(MODEL_CONFIG, Target("cuda", "float32", 900 * MIB), 512, wanted=65_536)
+
+
+def test_the_plan_refuses_what_the_device_cannot_hold() -> None:
+    with pytest.raises(ConfigError, match="not enough memory"):
+        planned([split(0, [[512] * 40])], job(), target=Target("cpu", "float32", 300 * MIB))
+
+
+def test_a_config_that_is_no_transformers_is_refused_with_the_missing_size() -> None:
+    with pytest.raises(ConfigError, match="gives no hidden_size"):
+        Dimensions.of({"model_type": "resnet"})
