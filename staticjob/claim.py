@@ -1,0 +1,110 @@
+"""Which run owns an output prefix: the newest that prepared it, and it alone may publish there.
+
+A claim is an object `_staticjob/claims/<n>.json` put if absent, n one more than the highest
+so far; the highest holds the prefix. Claims are never rewritten, so who comes first is decided
+by the store. A run that was overtaken notices before each object it would publish and stops.
+
+Four rules make the published objects all of one run, whatever the race:
+  1. a run publishes an output file only while it holds the claim (`Claim.check`);
+  2. it records the version of every file it published, taken while it still held the claim;
+  3. `_SUCCESS` of another run is deleted before the first file is overwritten, and left-over
+     files of other runs before the own `_SUCCESS` is written (`finish`);
+  4. `_SUCCESS` is written only if every file still has its recorded version and the claim holds;
+     the claim is looked at once more afterwards, and a `_SUCCESS` written too late is taken back.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from staticjob import storage
+from staticjob.errors import DataError
+from staticjob.layout import Output, join
+from staticjob.records import Record
+
+
+class ClaimRecord(Record):
+    """One claim object."""
+
+    fingerprint: str
+    taken: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Claim number `number` of an output prefix, held by a run."""
+
+    output: Output
+    number: int
+    fingerprint: str
+
+    def check(self) -> None:
+        """Raise DataError once another run has claimed the prefix. Costs one HEAD request."""
+        if storage.head(_uri(self.output, self.number + 1)) is not None:
+            raise _lost(self.output, self.fingerprint, holder(self.output))
+
+
+def take(output: str, fingerprint: str) -> Claim:
+    """Claim the output prefix `output`; a claim of the same run is kept, another's is ended."""
+    place = Output(output)
+    while True:
+        newest = holder(place)
+        if newest is not None and newest.fingerprint == fingerprint:
+            return newest
+        number = newest.number + 1 if newest else 1
+        record = ClaimRecord(
+            fingerprint=fingerprint, taken=dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        )
+        if storage.put_json_if_absent(_uri(place, number), record):
+            return Claim(place, number, fingerprint)
+
+
+def hold(output: str, fingerprint: str) -> Claim:
+    """The claim of a run, taken now if nobody has one; DataError when another run holds the output."""
+    place = Output(output)
+    newest = holder(place)
+    if newest is None:
+        return take(output, fingerprint)
+    if newest.fingerprint != fingerprint:
+        raise _lost(place, fingerprint, newest)
+    return newest
+
+
+def end_other_success(claim: Claim) -> None:
+    """Delete `_SUCCESS` unless this run wrote it: its files are about to be replaced."""
+    written = success_of(claim.output)
+    if written is not None and written != claim.fingerprint:
+        storage.delete([claim.output.success])
+
+
+def success_of(output: Output) -> str | None:
+    """Fingerprint of the run whose `_SUCCESS` stands; None when there is no `_SUCCESS`."""
+    if storage.head(output.success) is None:
+        return None
+    return storage.read(output.success).decode("utf-8", "replace").strip()
+
+
+def _uri(output: Output, number: int) -> str:
+    return join(_folder(output), f"{number:06d}.json")
+
+
+def _folder(output: Output) -> str:
+    return join(output.uri, "_staticjob", "claims")
+
+
+def holder(output: Output) -> Claim | None:
+    """The newest claim on an output prefix; None when nobody has prepared a run for it."""
+    newest = max((item.uri for item in storage.list_objects(_folder(output) + "/")), default=None)
+    if newest is None:
+        return None
+    record = storage.read_json(newest, ClaimRecord)
+    return Claim(output, int(newest.rsplit("/", 1)[1].removesuffix(".json")), record.fingerprint)
+
+
+def _lost(output: Output, fingerprint: str, newest: Claim | None) -> DataError:
+    holder = f"run {newest.fingerprint[:16]}" if newest else "another run"
+    return DataError(
+        f"{output.uri}: {holder} has claimed this output, so run {fingerprint[:16]} stops publishing; "
+        "run its job again to take the output back, or give it another output.uri"
+    )

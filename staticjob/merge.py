@@ -1,0 +1,172 @@
+"""Merge one group of output files: the input's rows in the input's order, each exactly once.
+
+Results are brought into row order in a local spool (`spool.py`), counted there, and streamed
+out beside the kept columns, which are read again from the pinned input. Memory is bounded by
+one output row group; the spool takes the group's results once in temporary disk space.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pyarrow as pa
+
+from staticjob import claim, dataset, storage
+from staticjob.errors import DataError
+from staticjob.gather import LOOKUPS_AHEAD, Places, check_coverage, fill, in_order, read_commits, result_heads
+from staticjob.layout import Output, Work
+from staticjob.publish import ROW_GROUP_BYTES, ParquetLayout, Tally, output_schema, write_file
+from staticjob.records import Commit, InputFile, MergeCommit, MergeGroup, OutputFile, Plan, Prepared
+from staticjob.spool import Spool, scratch_folder
+
+log = logging.getLogger(__name__)
+
+# Output files written at once where they are small, so that requests do not wait for each other.
+WRITERS = 8
+BATCH_ROWS = 8192
+# Bytes in memory per byte of an input object, about: compressed text expands.
+DECODED = 4
+
+
+def merge_group(
+    work: Work,
+    prepared: Prepared,
+    plan: Plan,
+    group: MergeGroup,
+    commits: Mapping[str, Commit] | None = None,
+) -> MergeCommit:
+    """Publish the group's output files; a group that is already published is kept as it is.
+
+    commits: the commits of all chunks where the caller has read them.
+    Raises DataError when a chunk is unfinished, a row is missing or doubled, the input changed
+    or another run claimed the output; InfrastructureError when the temporary disk is too small.
+    """
+    started = time.perf_counter()
+    output = Output(prepared.config.output.uri)
+    held = claim.hold(output.uri, prepared.fingerprint)
+    merged = _standing(work, output, group)
+    if merged is not None:
+        log.info("merge %s: %d files kept from an earlier run", group.id, len(merged.files))
+        return merged
+    if commits is None:
+        commits = read_commits(work, plan.chunks)
+    heads = result_heads(work, commits) or _planned_heads(prepared)
+    kept_schema = dataset.decode_schema(plan.kept_schema)
+    schema = output_schema(kept_schema, heads)
+    places = Places.of(group, plan)
+    with Spool(places.rows, heads, scratch_folder()) as spool:
+        fill(spool, places, work=work, prepared=prepared, commits=commits, heads=heads)
+        check_coverage(spool.seal(), places, prepared, group.id)
+        claim.end_other_success(held)
+        layout = ParquetLayout.of(schema, heads, prepared.config.output.compression)
+        files, total = _Publication(prepared, held, places, spool, layout, kept_schema).all()
+    # Only now is it certain that the versions just recorded are this run's own.
+    held.check()
+    merged = MergeCommit(
+        group=group.id,
+        files=files,
+        statuses=total.by_status(),
+        engines=dict(total.engines),
+        n_tokens=total.n_tokens,
+        seconds=time.perf_counter() - started,
+    )
+    return _commit(work, output, merged)
+
+
+@dataclass(frozen=True)
+class _Publication:
+    """Everything an output file of the group is written from."""
+
+    prepared: Prepared
+    held: claim.Claim
+    places: Places
+    spool: Spool
+    layout: ParquetLayout
+    kept_schema: pa.Schema
+
+    def all(self) -> tuple[tuple[OutputFile, ...], Tally]:
+        """Publish every file of the group, in order."""
+        files = []
+        total = Tally()
+        for published, tally in in_order(self.one, range(len(self.places.files)), self.writers()):
+            files.append(published)
+            total += tally
+        return tuple(files), total
+
+    def one(self, index: int) -> tuple[OutputFile, Tally]:
+        """Publish the group's file number `index`; returns it as it then lies in the store."""
+        file = self.prepared.files[self.places.files[index]]
+        start, stop = self.places.starts[index], self.places.starts[index + 1]
+        uri = self.held.output.file(file.output)
+        tally = write_file(
+            uri,
+            file,
+            self._kept(file),
+            spool=self.spool,
+            start=start,
+            stop=stop,
+            layout=self.layout,
+            before_publish=self.held.check,
+        )
+        found = storage.head(uri)
+        if found is None:
+            raise DataError(f"{uri}: gone right after it was written; is another job using this output?")
+        published = OutputFile(
+            index=file.index, path=file.output, rows=stop - start, size=found.size, version=found.version
+        )
+        return published, tally
+
+    def _kept(self, file: InputFile) -> Iterator[pa.Table] | None:
+        if not self.kept_schema.names:
+            return None
+        batch_rows = max(1, min(BATCH_ROWS, ROW_GROUP_BYTES // 4 // self.spool.row_bytes))
+        return dataset.read_kept(file, self.prepared.config.input.keep, self.kept_schema, batch_rows)
+
+    def writers(self) -> int:
+        """Files written at once: as many of the largest as fit one row group, inputs decoded."""
+        starts = self.places.starts
+        largest = max((b - a for a, b in pairwise(starts)), default=0) * self.spool.row_bytes
+        if self.kept_schema.names:
+            largest += DECODED * max(self.prepared.files[f].object.size for f in self.places.files)
+        return max(1, min(WRITERS, ROW_GROUP_BYTES // max(1, largest)))
+
+
+def stands(output: Output, file: OutputFile) -> bool:
+    """Whether the published object is still the one that was merged."""
+    found = storage.head(output.file(file.path))
+    return found is not None and (found.size, found.version) == (file.size, file.version)
+
+
+def _standing(work: Work, output: Output, group: MergeGroup) -> MergeCommit | None:
+    """The group's commit if all its files are still as it says."""
+    if storage.head(work.merge(group.id)) is None:
+        return None
+    merged = storage.read_json(work.merge(group.id), MergeCommit)
+    if all(in_order(lambda file: stands(output, file), merged.files, LOOKUPS_AHEAD)):
+        return merged
+    return None
+
+
+def _commit(work: Work, output: Output, merged: MergeCommit) -> MergeCommit:
+    """Write the marker last. A marker that is there stays if its files do, else it is outdated."""
+    if storage.put_json_if_absent(work.merge(merged.group), merged):
+        return merged
+    standing = _standing(work, output, MergeGroup(id=merged.group, files=(), rows=0))
+    if standing is not None:
+        return standing
+    storage.put_json(work.merge(merged.group), merged)
+    return merged
+
+
+def _planned_heads(prepared: Prepared) -> list[pa.Field]:
+    """The head columns from the model's files: the schema of an output without any result."""
+    # Deferred: a merge with results needs no model.
+    from staticjob import model_files
+    from staticjob.engine.heads import output_fields
+
+    fields: list[pa.Field] = output_fields(prepared.config, model_files.resolve(prepared.config.model))
+    return fields
