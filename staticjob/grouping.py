@@ -46,13 +46,6 @@ def pack_chunks(
     return tuple(tuple(pack) for pack in packs if pack)
 
 
-def pack_name(chunks: Sequence[Chunk]) -> str:
-    """A pack's name for people, from its chunks: `L512–L320 · 3 chunks`."""
-    first, last = chunks[0].length, chunks[-1].length
-    rungs = f"L{first}" if first == last else f"L{first}–L{last}"
-    return f"{rungs} · {len(chunks)} {'chunk' if len(chunks) == 1 else 'chunks'}"
-
-
 def group_files(
     files: Sequence[InputFile], file_rows: Sequence[int], *, result_row_bytes: int, max_groups: int
 ) -> tuple[MergeGroup, ...]:

@@ -116,6 +116,15 @@ def make_plan(
     )
 
 
+def pack_name(plan: Plan, index: int) -> str:
+    """A pack's name for people, from its rungs: `L512–L320 · 3 chunks`."""
+    lengths = {chunk.id: chunk.length for chunk in plan.chunks}
+    pack = plan.packs[index]
+    first, last = lengths[pack[0]], lengths[pack[-1]]
+    rungs = f"L{first}" if first == last else f"L{first}–L{last}"
+    return f"{rungs} · {len(pack)} {'chunk' if len(pack) == 1 else 'chunks'}"
+
+
 def length_histogram(splits: Sequence[SplitStats]) -> dict[int, int]:
     """Rows to run per token count, over all parts."""
     histogram: Counter[int] = Counter()

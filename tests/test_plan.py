@@ -14,8 +14,7 @@ from planning import RATES, docstring_lengths, job, planned, split
 
 from staticjob.config import JobConfig
 from staticjob.errors import ConfigError
-from staticjob.grouping import pack_name
-from staticjob.plan import sorted_slots
+from staticjob.plan import pack_name, sorted_slots
 from staticjob.records import Ledger, PartStats, Plan, SplitStats
 
 
@@ -218,9 +217,11 @@ def test_thousands_of_chunks_are_packed_under_the_limit() -> None:
 
 
 def test_a_pack_is_named_for_people() -> None:
-    plan = planned([split(0, [[8] * 20 + [64] * 4])], job(batching={"token_budget": 64, "ladder": [8, 64]}))
-    assert pack_name(plan.chunks) == "L64–L8 · 2 chunks"
-    assert pack_name(plan.chunks[:1]) == "L64 · 1 chunk"
+    config = job(batching={"token_budget": 64, "ladder": [8, 64]})
+    plan = planned([split(0, [[8] * 20 + [64] * 4])], config)
+    names = [chunk.id for chunk in plan.chunks]
+    assert pack_name(plan.model_copy(update={"packs": (names,)}), 0) == "L64–L8 · 2 chunks"
+    assert pack_name(plan.model_copy(update={"packs": (names[:1],)}), 0) == "L64 · 1 chunk"
 
 
 def test_statuses_and_errors_of_all_splits_are_counted() -> None:
