@@ -9,6 +9,7 @@ result, so of two workers on one chunk exactly one is believed.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import time
 import uuid
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FLUSH_SECONDS = 30.0
+FLUSH_SECONDS = float(os.environ.get("STATICJOB_FLUSH_SECONDS", "30"))
 # Rows held before a flush even when 30 s have not passed: bounds what a kill can cost.
 FLUSH_ROWS = 16_384
 FIRST_ERRORS = 10
@@ -77,7 +78,7 @@ def read_kept(work: Work, chunk: Chunk) -> Kept:
         if match:
             names[int(match[1]), int(match[2])] = obj.uri
     covered = 0
-    tables = []
+    tables: list[pa.Table] = []
     while True:
         usable = [span for span in names if span[0] <= covered < span[1]]
         if not usable:
@@ -138,7 +139,9 @@ class ChunkRun:
         chunk = self._chunk
         kept = read_kept(self._work, chunk)
         if kept.batches:
-            log.info("chunk %s: %d of %d batches kept from an earlier try", chunk.id, kept.batches, chunk.batches)
+            log.info(
+                "chunk %s: %d of %d batches kept from an earlier try", chunk.id, kept.batches, chunk.batches
+            )
         for table in kept.tables:
             self._tables.append(table)
             self._rows_done += table.num_rows
@@ -159,7 +162,9 @@ class ChunkRun:
                 watchdog.alive()
                 due = time.monotonic() - last_flush >= FLUSH_SECONDS
                 held = sum(t.num_rows for t in self._pending)
-                if self._done < chunk.batches and (due or held >= FLUSH_ROWS or self._stop.signal is not None):
+                if self._done < chunk.batches and (
+                    due or held >= FLUSH_ROWS or self._stop.signal is not None
+                ):
                     self._flush()
                     last_flush = time.monotonic()
                     self._stop.check()
@@ -173,9 +178,7 @@ class ChunkRun:
         bad = np.flatnonzero(~result.finite[:n])
         reasons: dict[int, str] = {}
         if len(bad):
-            again = self._engine.recompute_float32(
-                batch.ids[bad], batch.lengths[bad], batch.boundaries[bad]
-            )
+            again = self._engine.recompute_float32(batch.ids[bad], batch.lengths[bad], batch.boundaries[bad])
             for name, values in columns.items():
                 values = values.copy()
                 values[bad] = again.columns[name]
@@ -236,7 +239,9 @@ class ChunkRun:
             commit = storage.read_json(self._work.commit(chunk.id), Commit)
         self._state = "done"
         self._write_progress()
-        flushed = [o.uri for o in storage.list_objects(self._work.chunk(chunk.id)) if FLUSH_NAME.search(o.uri)]
+        flushed = [
+            o.uri for o in storage.list_objects(self._work.chunk(chunk.id)) if FLUSH_NAME.search(o.uri)
+        ]
         storage.delete(flushed)
         return commit
 
@@ -261,4 +266,3 @@ class ChunkRun:
             reason=self._reason,
         )
         storage.put_json(self._work.progress(self._chunk.id), progress)
-

@@ -9,6 +9,7 @@ import datetime as dt
 import functools
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,6 +34,7 @@ ENVIRONMENT
   AWS_*                       credentials, region and AWS_ENDPOINT_URL, as every AWS tool reads them
   STATICJOB_CACHE             where model files are kept (~/.cache/staticjob)
   STATICJOB_SCRATCH           where merge spools rows (the system's temporary folder)
+  STATICJOB_FLUSH_SECONDS     seconds of finished batches a killed chunk may lose (30)
   STATICJOB_STALL_SECONDS     silence after which an engine counts as hung (600)
   STATICJOB_DIE_WITH_PARENT   1: end at once when the parent process ends
 
@@ -51,7 +53,11 @@ class InOrder(click.Group):
         return list(self.commands)
 
 
-@click.group(cls=InOrder, context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]}, epilog=EPILOG)
+@click.group(
+    cls=InOrder,
+    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
+    epilog=EPILOG,
+)
 @click.version_option(__version__, prog_name="staticjob")
 def main() -> None:
     """Offline inference over a dataset in static shapes.
@@ -90,9 +96,15 @@ def command(name: str) -> Callable[[Callable[..., None]], click.Command]:
 
 def job_options(body: Callable[..., None]) -> Callable[..., None]:
     """The options of every command that takes a job file."""
-    body = click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="Fills {date} in the job's URIs.")(body)
+    body = click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="Fills {date} in the job's URIs.")(
+        body
+    )
     return click.option(
-        "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a field, e.g. limits.max_length=256."
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Override a field, e.g. limits.max_length=256.",
     )(body)
 
 
@@ -185,7 +197,9 @@ def tokenize(work: str, splits: tuple[str, ...], as_json: bool) -> None:
 @click.argument("target", metavar="JOB|WORK")
 @job_options
 @click.option("--dry-run", is_flag=True, help="Write nothing: forecast in a temporary folder and forget it.")
-@click.option("--calibrate/--no-calibrate", default=True, help="Measure speed here when no run has. [default: yes]")
+@click.option(
+    "--calibrate/--no-calibrate", default=True, help="Measure speed here when no run has. [default: yes]"
+)
 def plan(
     target: str,
     overrides: tuple[str, ...],
@@ -209,9 +223,13 @@ def plan(
         steps.tokenize(work, prepared, [split.id for split in prepared.splits])
         return steps.plan(work, prepared, calibrate)[0]
 
-    if not target.endswith((".yaml", ".yml")) and not os.path.isfile(target):
+    if not target.endswith((".yaml", ".yml")) and not Path(target).is_file():
         place, prepared = open_work(target)
-        made = steps.draft_plan(place, prepared, calibrate) if dry_run else steps.plan(place, prepared, calibrate)[0]
+        made = (
+            steps.draft_plan(place, prepared, calibrate)
+            if dry_run
+            else steps.plan(place, prepared, calibrate)[0]
+        )
         work_uri: str | None = place.uri
     elif dry_run:
         with tempfile.TemporaryDirectory(prefix="staticjob-plan-") as folder:
@@ -226,8 +244,9 @@ def plan(
 
 def plan_json(plan: Plan) -> dict[str, Any]:
     """The plan as the object that `plan --json` prints."""
-    from staticjob.plan import pack_name
+    from staticjob.grouping import pack_name
 
+    chunks = {chunk.id: chunk for chunk in plan.chunks}
     rungs = [rung.model_dump(include={"length", "batch", "rows", "batches"}) for rung in plan.rungs]
     return {
         "fingerprint": plan.fingerprint,
@@ -241,7 +260,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "forecast": plan.forecast.model_dump(),
         "chunks": len(plan.chunks),
         "packs": [
-            {"index": i, "name": pack_name(plan, i), "chunks": list(pack)} for i, pack in enumerate(plan.packs)
+            {"index": i, "name": pack_name([chunks[c] for c in pack]), "chunks": list(pack)}
+            for i, pack in enumerate(plan.packs)
         ],
         "groups": [group.id for group in plan.groups],
     }

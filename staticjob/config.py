@@ -287,7 +287,9 @@ def read_job_file(path: str | Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = f" at line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"job file {path}: not valid YAML{at}: {getattr(error, 'problem', error)}") from None
+        raise ConfigError(
+            f"job file {path}: not valid YAML{at}: {getattr(error, 'problem', error)}"
+        ) from None
     if not isinstance(data, dict):
         raise ConfigError(f"job file {path}: expected a mapping of job settings")
     return data

@@ -10,6 +10,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import click
+
 from staticjob.errors import InfrastructureError, StaticJobError, Stopped
 
 
@@ -30,12 +32,12 @@ def setup_logging(verbose: bool = False) -> None:
 def emit(payload: dict[str, Any], as_json: bool, show: Callable[[], None] | None = None) -> None:
     """Print the result: one JSON object with --json, else whatever `show` prints on stdout."""
     if as_json:
-        print(json.dumps(payload, ensure_ascii=False), flush=True)
+        click.echo(json.dumps(payload, ensure_ascii=False))
     elif show is not None:
         show()
     else:
         for key, value in payload.items():
-            print(f"{key}: {value}")
+            click.echo(f"{key}: {value}")
 
 
 def fail(error: BaseException, as_json: bool) -> NoReturn:
@@ -47,9 +49,9 @@ def fail(error: BaseException, as_json: bool) -> NoReturn:
     if known is None:
         traceback.print_exception(error)
         known = InfrastructureError(f"unexpected {type(error).__name__}: {error}")
-    print(f"error: {known}", file=sys.stderr, flush=True)
+    click.echo(f"error: {known}", err=True)
     if as_json:
-        print(json.dumps({"error": str(known), "exit_code": known.exit_code}), flush=True)
+        click.echo(json.dumps({"error": str(known), "exit_code": known.exit_code}))
     sys.exit(known.exit_code)
 
 

@@ -43,7 +43,9 @@ def append(uri: str, run: Run, model_digest: str, rates: Rates | None, device_me
     The last writer wins: two runs that finish at once may lose one line of history, no result.
     """
     old = read(uri)
-    runs = [r for r in (old.runs if old else ()) if (r.fingerprint, r.output) != (run.fingerprint, run.output)]
+    runs = [
+        r for r in (old.runs if old else ()) if (r.fingerprint, r.output) != (run.fingerprint, run.output)
+    ]
     kept = rates or (old.rates if old else None)
     storage.put_json(
         uri,

@@ -91,11 +91,16 @@ def _run(
     for shape in shapes:
         engine.warm_up(shape)
     start_seconds = time.perf_counter() - began
-    log.info("engine on %s (%s) ready in %.1f s, %d shapes", engine.device, engine.dtype, start_seconds, len(shapes))
+    log.info(
+        "engine on %s (%s) ready in %.1f s, %d shapes",
+        engine.device,
+        engine.dtype,
+        start_seconds,
+        len(shapes),
+    )
     for chunk in todo:
         stop.check()
         commit = ChunkRun(work, prepared.files, chunk, engine, stop, reporter).run(start_seconds)
         start_seconds = 0.0
         commits[chunk.id] = commit
         reporter.committed(commit)
-

@@ -68,9 +68,7 @@ class PartWriter:
         self._rows, self._ids, self._n_rows, self._n_tokens = [], [], 0, 0
 
 
-def sort_run(
-    rows: NDArray[np.void], ids: NDArray[np.int32]
-) -> tuple[NDArray[np.void], NDArray[np.int32]]:
+def sort_run(rows: NDArray[np.void], ids: NDArray[np.int32]) -> tuple[NDArray[np.void], NDArray[np.int32]]:
     """Sort rows by token count, longest first, and move their ids with them.
 
     The sort is stable, so equal lengths keep the order of (file, row) in which they were read.

@@ -13,17 +13,27 @@ from pathlib import Path
 from typing import Any
 
 from staticjob import __version__, claim, dataset, model_files, storage
+from staticjob.clock import now
 from staticjob.config import JobConfig
 from staticjob.errors import ConfigError
-from staticjob.clock import now
 from staticjob.layout import Output, Work
 from staticjob.records import InputFile, ModelFiles, Prepared, Started
+from staticjob.tokenizing import require_tokenizer
 
 # Raised whenever the engine's arithmetic changes: results of two revisions are never mixed.
 ENGINE_REVISION = 1
 # Settings that change no result, so that a new price or schedule still resumes.
-NEUTRAL = ("name", "cost", "airflow", "input.uri", "output.uri", "output.history_uri", "limits.max_error_rate",
-           "model.path", "model.device_memory_gib")
+NEUTRAL = (
+    "name",
+    "cost",
+    "airflow",
+    "input.uri",
+    "output.uri",
+    "output.history_uri",
+    "limits.max_error_rate",
+    "model.path",
+    "model.device_memory_gib",
+)
 
 
 def prepare(config: JobConfig, output: Output | None = None) -> tuple[Work, Prepared, bool]:
@@ -36,6 +46,7 @@ def prepare(config: JobConfig, output: Output | None = None) -> tuple[Work, Prep
     target = output or Output(config.output.uri)
     model_dir = model_files.resolve(config.model)
     max_length(config, model_dir)
+    require_tokenizer(model_dir)
     model = model_files.pin(config.model)
     files = dataset.discover(config.input)
     print_ = fingerprint(config, files, model)

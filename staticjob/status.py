@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+import click
+
 from staticjob import claim, storage
 from staticjob.errors import ConfigError
 from staticjob.layout import WORK_FOLDER, Output, Work
@@ -44,7 +46,9 @@ class JobStatus:
     @property
     def rows_done(self) -> int:
         done = {commit.chunk for commit in self.commits}
-        return sum(c.rows for c in self.commits) + sum(p.rows_done for p in self.progress if p.chunk not in done)
+        return sum(c.rows for c in self.commits) + sum(
+            p.rows_done for p in self.progress if p.chunk not in done
+        )
 
     def payload(self) -> dict[str, Any]:
         """What `status --json` prints."""
@@ -164,15 +168,19 @@ def show_status(status: JobStatus) -> None:
     """Print a snapshot for people."""
     payload = status.payload()
     chunks, rows = payload["chunks"], payload["rows"]
-    print(f"{payload['job']}: {payload['state']}")
-    print(f"  output  {payload['output']}")
-    print(f"  work    {payload['work']}")
-    print(f"  splits  {payload['splits']['done']} of {payload['splits']['total']} tokenized")
+    click.echo(f"{payload['job']}: {payload['state']}")
+    click.echo(f"  output  {payload['output']}")
+    click.echo(f"  work    {payload['work']}")
+    click.echo(f"  splits  {payload['splits']['done']} of {payload['splits']['total']} tokenized")
     if status.plan:
-        print(f"  chunks  {chunks['done']} of {chunks['total']} done ({chunks['reused']} kept), {chunks['running']} running")
-        print(f"  rows    {rows['done']} of {rows['total']} computed")
-        print(f"  slots   {status.ledger.slots} of {status.plan.ledger.slots} paid, {status.ledger.useful_share:.1%} useful")
+        kept, running = chunks["reused"], chunks["running"]
+        click.echo(f"  chunks  {chunks['done']} of {chunks['total']} done ({kept} kept), {running} running")
+        click.echo(f"  rows    {rows['done']} of {rows['total']} computed")
+        paid = status.ledger
+        click.echo(
+            f"  slots   {paid.slots} of {status.plan.ledger.slots} paid, {paid.useful_share:.1%} useful"
+        )
     for line in payload["trouble"]:
-        print(f"  trouble {line}")
+        click.echo(f"  trouble {line}")
     for error in status.first_errors():
-        print(f"  row     {error.file} row {error.row}: {error.status}: {error.reason}")
+        click.echo(f"  row     {error.file} row {error.row}: {error.status}: {error.reason}")

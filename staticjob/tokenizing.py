@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ from staticjob.parts import PartWriter
 from staticjob.records import (
     ID_DTYPE,
     ROW_DTYPE,
+    FileSlice,
     Prepared,
     RowError,
     SliceStats,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 ARRIVAL_BATCH = 32
 FIRST_ERRORS = 10
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 # A long document is first cut to this many characters per allowed token, and further only when
 # that did not fill the limit: a 40 MB document is not tokenized whole to keep 512 tokens.
 CHARS_PER_TOKEN = 16
@@ -63,8 +65,18 @@ def load_tokenizer(model_dir: Path, trust_remote_code: bool = False) -> Tokenize
     return tokenizer
 
 
+def require_tokenizer(model_dir: Path) -> None:
+    """Raise ConfigError when the model's directory holds no tokenizer at all."""
+    if not any((model_dir / name).exists() for name in TOKENIZER_FILES):
+        raise ConfigError(
+            f"model {model_dir}: no tokenizer (looked for {', '.join(TOKENIZER_FILES)}); "
+            "add the tokenizer.json the model was trained with"
+        )
+
+
 def _convert_tokenizer(model_dir: Path, trust_remote_code: bool) -> Tokenizer:
     """Build the Rust tokenizer from older files (vocab.txt, sentencepiece) through transformers."""
+    require_tokenizer(model_dir)
     import transformers
 
     try:
@@ -79,7 +91,8 @@ def _convert_tokenizer(model_dir: Path, trust_remote_code: bool) -> Tokenizer:
     backend = getattr(slow, "backend_tokenizer", None)
     if backend is None:
         raise ConfigError(f"model {model_dir}: its tokenizer has no fast form; save it as tokenizer.json")
-    return backend
+    converted: Tokenizer = backend
+    return converted
 
 
 @dataclass(frozen=True)
@@ -132,7 +145,7 @@ class Encoder:
         while True:
             reach *= 4
             prefix = _cut(text, reach)
-            encoding: Any = self._tokenizer.encode(prefix)
+            encoding: Encoding = self._tokenizer.encode(prefix)
             if len(prefix) == len(text) or self._overfull(encoding):
                 return encoding
 
@@ -211,17 +224,14 @@ class _SplitState:
             self._waiting = self._waiting[:0]
 
     def answered_table(self) -> pa.Table:
-        columns = list(zip(*self.answered, strict=True)) or [(), (), (), ()]
-        arrays = [
-            pa.array(values, type=column.type)
-            for values, column in zip([*columns, [0] * len(self.answered)], results.ANSWERED_SCHEMA, strict=True)
-        ]
-        return pa.Table.from_arrays(arrays, schema=results.ANSWERED_SCHEMA)
+        files, rows, statuses, reasons = zip(*self.answered, strict=True) if self.answered else ((),) * 4
+        columns = [files, rows, statuses, reasons, (0,) * len(self.answered)]
+        return pa.table(
+            dict(zip(results.ANSWERED_SCHEMA.names, columns, strict=True)), results.ANSWERED_SCHEMA
+        )
 
 
-def _tokenize_slice(
-    prepared: Prepared, piece: dataset.FileSlice, encoder: Encoder, state: _SplitState
-) -> SliceStats:
+def _tokenize_slice(prepared: Prepared, piece: FileSlice, encoder: Encoder, state: _SplitState) -> SliceStats:
     config = prepared.config
     file = prepared.files[piece.file]
     text_column = config.input.columns["text"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import logging
 import os
 import signal
 import socket
@@ -14,6 +15,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 from staticjob.errors import InfrastructureError, Stopped
+
+log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 5.0
 # A batch takes seconds at most; an engine silent for ten minutes hangs.
@@ -76,7 +79,7 @@ def heartbeat(beat: Callable[[], None], seconds: float = HEARTBEAT_SECONDS) -> I
             try:
                 beat()
             except Exception as error:  # see docstring: reported, never fatal
-                print(f"progress not written: {error}", file=sys.stderr, flush=True)
+                log.warning("progress not written: %s", error)
 
     thread = threading.Thread(target=run, name="heartbeat", daemon=True)
     thread.start()
@@ -99,7 +102,7 @@ class Watchdog:
 
     def alive(self) -> None:
         """Restart the clock."""
-        faulthandler.dump_traceback_later(self._seconds, exit=True, file=sys.__stderr__)
+        faulthandler.dump_traceback_later(self._seconds, exit=True, file=sys.stderr)
 
     def __enter__(self) -> Watchdog:
         self.alive()

