@@ -263,6 +263,13 @@ class ShapeRate(Record):
     seconds: float
 
 
+class Ceilings(Record):
+    """What a device does at best, by measurement."""
+
+    flops: float = Field(description="per second, one large matrix product in the engine's type")
+    bytes_per_second: float = Field(description="read plus written, one large copy")
+
+
 class Rates(Record):
     """Measured speed of a model on a device, for forecasts."""
 
@@ -272,6 +279,7 @@ class Rates(Record):
     start_seconds: float = Field(description="process start to first batch: imports, weights, capture")
     rung_seconds: float = Field(description="what one more rung costs: warm-up and capture")
     source: str = Field(description="'calibration' or the run the rates were measured in")
+    ceilings: Ceilings | None = Field(default=None, description="of the device, where they were measured")
 
 
 class Forecast(Record):
@@ -351,6 +359,7 @@ class Commit(Record):
     peak_bytes: int | None
     device: str
     dtype: str
+    ceilings: Ceilings | None = Field(default=None, description="of the worker's device, if it measured them")
     worker: str
     versions: dict[str, str]
     finished: str
