@@ -30,8 +30,8 @@ from staticjob.results import vectors
 SCRATCH = "STATICJOB_SCRATCH"
 # Records are brought into place in sorted lots: many rows per touched page where records are small.
 LOT_BYTES = 32 * 2**20
-# Rows between two returns of touched pages: at a page a row, 64 MiB.
-PAGE_ROWS = 16_384
+# Rows between two returns of touched pages: at a page a row, 16 MiB.
+PAGE_ROWS = 4096
 # Rows whose count is looked at at once, and how many faulty rows are named.
 COUNT_ROWS = 2**20
 NAMED = 5
