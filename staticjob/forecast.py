@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from staticjob.records import Chunk, Forecast, Rates, ShapeRate
+from staticjob.units import plural
 
 # Rates to plan with (never to forecast with) until the device has been measured: a small encoder on
 # two CPU cores, and on one data-centre GPU. They size chunks and packs and price a rung.
@@ -81,9 +82,9 @@ def forecast(
     useful = sum(chunk.ledger.useful for chunk in chunks)
     cost = None if gpu_hour is None else seconds / 3600 * gpu_hour
     basis = (
-        f"{len(rates.shapes)} shapes measured on {rates.device} in {rates.dtype} ({rates.source}); "
-        f"{compute:,.1f} s compute, {len(packs)} starts of {rates.start_seconds:.1f} s, "
-        f"{warm_ups} rung warm-ups of {rates.rung_seconds:.2f} s"
+        f"{plural(len(rates.shapes), 'shape')} measured on {rates.device} in {rates.dtype} ({rates.source}); "
+        f"{compute:,.1f} s compute, {plural(len(packs), 'start')} of {rates.start_seconds:.1f} s, "
+        f"{plural(warm_ups, 'rung warm-up')} of {rates.rung_seconds:.2f} s"
     )
     return Forecast(
         seconds=seconds,
