@@ -1,0 +1,171 @@
+"""The commands: one JSON object on stdout, one line on stderr, the exit code that fits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.jobs import MINILM, texts, write_input
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def staticjob(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "staticjob", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=REPOSITORY,
+        env={**os.environ, **(env or {})},
+        check=False,
+    )
+
+
+def answer(*arguments: str, env: dict[str, str] | None = None) -> dict[str, Any]:
+    done = staticjob(*arguments, "--json", env=env)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 1, "exactly one JSON object"
+    return dict(json.loads(done.stdout))
+
+
+def write_job(folder: Path, **sections: Any) -> Path:
+    data: dict[str, Any] = {
+        "name": "small",
+        "task": "embed",
+        "model": {"path": MINILM},
+        "input": {"uri": str(folder / "in"), "columns": {"text": "text"}, "keep": ["id"]},
+        "output": {"uri": str(folder / "out")},
+        "limits": {"max_length": 128},
+        "cost": {"gpu_hour": 2.5},
+    }
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(data | sections))
+    return path
+
+
+def test_help_answers_without_loading_heavy_modules() -> None:
+    code = (
+        "import sys; from staticjob.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'pyarrow', 'boto3', 'pydantic', 'airflow', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=REPOSITORY)
+    assert done.returncode == 0, done.stderr
+    for command in ("validate", "prepare", "tokenize", "plan", "chunk", "merge", "finish", "run", "status", "verify", "report"):
+        assert f"  {command}" in done.stdout
+    assert "EXIT CODES" in done.stdout
+
+
+def test_run_does_the_whole_job_and_run_again_reuses_all_of_it(tmp_path: Path) -> None:
+    write_input(str(tmp_path / "in"), texts(60))
+    job = write_job(tmp_path)
+    first = answer("run", str(job))
+    assert first["state"] == "done"
+    assert first["chunks"]["done"] == first["chunks"]["total"] > 0
+    assert first["chunks"]["reused"] == 0
+    assert first["rows"] == 60
+    assert first["ledger"]["useful"] + first["ledger"]["padding"] + first["ledger"]["dummy"] == first["ledger"]["slots"]
+    for name in ("_SUCCESS", "_manifest.json", "report.html", "p0.parquet", "p1.parquet"):
+        assert (tmp_path / "out" / name).exists(), name
+    times = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").glob("*.parquet")}
+
+    second = answer("run", str(job))
+    assert second["chunks"]["reused"] == second["chunks"]["total"] == first["chunks"]["total"]
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "out").glob("*.parquet")} == times
+
+    status = answer("status", str(tmp_path / "out"))
+    assert status["state"] == "done"
+    assert status["chunks"]["done"] == status["chunks"]["total"] == status["chunks"]["reused"]
+    assert status["output"] == str(tmp_path / "out")
+
+    verified = answer("verify", str(tmp_path / "out"), "--rows", "12")
+    assert verified["rows"] == 12
+
+    report = answer("report", first["work"])
+    assert Path(report["report"]).exists()
+
+
+def test_a_dry_run_forecasts_and_writes_nothing(tmp_path: Path) -> None:
+    write_input(str(tmp_path / "in"), texts(60))
+    job = write_job(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    plan = answer("plan", str(job), "--dry-run")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert plan["rows"] == {"ok": 60} or sum(plan["rows"].values()) == 60
+    ledger = plan["ledger"]
+    assert ledger["useful"] + ledger["padding"] + ledger["dummy"] == ledger["slots"]
+    assert plan["useful_share"] == pytest.approx(ledger["useful"] / ledger["slots"])
+    assert sum(r["batch"] * r["length"] * r["batches"] for r in plan["rungs"]) == ledger["slots"]
+    assert plan["orders"]["ladder"] == ledger["slots"]
+    assert {"arrival", "sorted", "ladder"} == set(plan["orders"])
+    assert plan["forecast"]["seconds"] > 0
+    assert plan["forecast"]["cost"] == pytest.approx(plan["forecast"]["seconds"] / 3600 * 2.5)
+    assert plan["memory"]["shapes"]
+
+
+def test_the_steps_of_the_dag_give_the_same_output_as_run(tmp_path: Path) -> None:
+    write_input(str(tmp_path / "in"), texts(40))
+    job = write_job(tmp_path)
+    prepared = answer("prepare", str(job))
+    work = prepared["work"]
+    for split in prepared["splits"]:
+        answer("tokenize", work, "--split", split)
+    plan = answer("plan", work, "--no-calibrate")
+    assert plan["work"] == work
+    for pack in plan["packs"]:
+        done = answer("chunk", work, "--pack", str(pack["index"]))
+        assert done["chunks"]["done"] == len(pack["chunks"])
+    for group in plan["groups"]:
+        answer("merge", work, "--group", group)
+    finished = answer("finish", work)
+    assert finished["rows"] == 40
+    stepwise = {p.name: p.read_bytes() for p in (tmp_path / "out").glob("*.parquet")}
+    answer("run", str(job), "--set", f"output.uri={tmp_path / 'again'}")
+    assert {p.name: p.read_bytes() for p in (tmp_path / "again").glob("*.parquet")} == stepwise
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({"limts": {}}, "unknown key 'limts'; did you mean 'limits'?"),
+        ({"limits": {"max_lenght": 5}}, "unknown key 'limits.max_lenght'; did you mean 'max_length'?"),
+        ({"input": {"uri": "nowhere", "columns": {"text": "text"}}}, "nowhere"),
+        ({"input": {"uri": "in", "columns": {"txet": "text"}}}, "did you mean 'text'"),
+        ({"model": {"path": "no/such/model/here"}}, "no/such/model/here"),
+        ({"limits": {"max_length": 4096}}, "4096 is beyond the 512 positions"),
+    ],
+)
+def test_a_bad_job_is_one_line_and_exit_code_2(tmp_path: Path, sections: dict[str, Any], expected: str) -> None:
+    write_input(str(tmp_path / "in"), texts(5))
+    done = staticjob("run", str(write_job(tmp_path, **sections)), "--json")
+    assert done.returncode == 2, done.stderr
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("error: ")][-1:]
+    assert json.loads(done.stdout)["exit_code"] == 2
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+
+
+def test_a_missing_column_names_the_file_and_the_columns_there_are(tmp_path: Path) -> None:
+    write_input(str(tmp_path / "in"), texts(5))
+    job = write_job(tmp_path, input={"uri": str(tmp_path / "in"), "columns": {"text": "texts"}})
+    done = staticjob("run", str(job))
+    assert done.returncode == 2
+    assert "texts" in done.stderr and "p0.parquet" in done.stderr and "text" in done.stderr
+
+
+def test_a_date_placeholder_needs_a_date(tmp_path: Path) -> None:
+    job = write_job(tmp_path, output={"uri": str(tmp_path / "out" / "{date}")})
+    done = staticjob("prepare", str(job))
+    assert done.returncode == 2
+    assert "give --date YYYY-MM-DD" in done.stderr
