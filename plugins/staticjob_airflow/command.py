@@ -35,7 +35,9 @@ class Outcome:
 
     @property
     def reason(self) -> str:
-        """The last line of the log, which the command line makes its error message."""
+        """Why it failed: what it says so on stdout, else (it died early) the last line of its log."""
+        with suppress(ValueError, KeyError):
+            return str(self.result()["error"])
         return self.last_lines[-1] if self.last_lines else "it printed nothing"
 
     def result(self) -> dict[str, Any]:
@@ -54,7 +56,7 @@ class Command:
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], grace: float) -> None:
         self.argv = list(argv)
-        self.env = {**env, "STATICJOB_DIE_WITH_PARENT": "1"}
+        self.env = {**env, "STATICJOB_DIE_WITH_PARENT": "1", "STATICJOB_PARENT_PID": str(os.getpid())}
         self.grace = grace
         self._process: subprocess.Popen[str] | None = None
         self._stopped = threading.Event()

@@ -24,4 +24,4 @@ class PlanOperator(StaticJobOperator):
     def execute(self, context: Context) -> list[dict[str, Any]]:
         result = self.run_step("plan", self.work)
         context["ti"].xcom_push("groups", list(result["groups"]))
-        return [{"name": pack["name"], "index": index} for index, pack in enumerate(result["packs"])]
+        return [{"name": pack["name"], "index": pack["index"]} for pack in result["packs"]]

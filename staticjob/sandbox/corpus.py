@@ -112,7 +112,7 @@ def _parquet(rows: Sequence[DocRow]) -> bytes:
     table = pa.Table.from_pylist([asdict(row) for row in rows], schema=schema)
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, row_group_size=1000)
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue())
 
 
 def write_corpus(uri: str, rows: int | None = None, seed: int = 0) -> list[DocRow]:
