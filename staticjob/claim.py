@@ -15,10 +15,10 @@ Four rules make the published objects all of one run, whatever the race:
 
 from __future__ import annotations
 
-import datetime as dt
 from dataclasses import dataclass
 
 from staticjob import storage
+from staticjob.clock import now
 from staticjob.errors import DataError
 from staticjob.layout import Output, join
 from staticjob.records import Record
@@ -53,9 +53,7 @@ def take(output: str, fingerprint: str) -> Claim:
         if newest is not None and newest.fingerprint == fingerprint:
             return newest
         number = newest.number + 1 if newest else 1
-        record = ClaimRecord(
-            fingerprint=fingerprint, taken=dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        )
+        record = ClaimRecord(fingerprint=fingerprint, taken=now())
         if storage.put_json_if_absent(_uri(place, number), record):
             return Claim(place, number, fingerprint)
 
@@ -76,6 +74,14 @@ def end_other_success(claim: Claim) -> None:
     written = success_of(claim.output)
     if written is not None and written != claim.fingerprint:
         storage.delete([claim.output.success])
+
+
+def earlier_runs(claim: Claim) -> tuple[str, ...]:
+    """Fingerprints of the other runs that ever claimed this output."""
+    records = (
+        storage.read_json(item.uri, ClaimRecord) for item in storage.list_objects(_folder(claim.output))
+    )
+    return tuple(sorted({record.fingerprint for record in records} - {claim.fingerprint}))
 
 
 def success_of(output: Output) -> str | None:

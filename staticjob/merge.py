@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -48,7 +48,7 @@ def merge_group(
     started = time.perf_counter()
     output = Output(prepared.config.output.uri)
     held = claim.hold(output.uri, prepared.fingerprint)
-    merged = _standing(work, output, group)
+    merged = standing(work, prepared, group)
     if merged is not None:
         log.info("merge %s: %d files kept from an earlier run", group.id, len(merged.files))
         return merged
@@ -74,7 +74,7 @@ def merge_group(
         n_tokens=total.n_tokens,
         seconds=time.perf_counter() - started,
     )
-    return _commit(work, output, merged)
+    return _commit(work, prepared, group, merged)
 
 
 @dataclass(frozen=True)
@@ -135,31 +135,34 @@ class _Publication:
         return max(1, min(WRITERS, ROW_GROUP_BYTES // max(1, largest)))
 
 
-def stands(output: Output, file: OutputFile) -> bool:
-    """Whether the published object is still the one that was merged."""
-    found = storage.head(output.file(file.path))
-    return found is not None and (found.size, found.version) == (file.size, file.version)
-
-
-def _standing(work: Work, output: Output, group: MergeGroup) -> MergeCommit | None:
-    """The group's commit if all its files are still as it says."""
+def standing(work: Work, prepared: Prepared, group: MergeGroup) -> MergeCommit | None:
+    """The group's commit if all its files still lie as it says; None when it must be merged (again)."""
     if storage.head(work.merge(group.id)) is None:
         return None
     merged = storage.read_json(work.merge(group.id), MergeCommit)
-    if all(in_order(lambda file: stands(output, file), merged.files, LOOKUPS_AHEAD)):
-        return merged
-    return None
+    return None if displaced(prepared, [merged]) else merged
 
 
-def _commit(work: Work, output: Output, merged: MergeCommit) -> MergeCommit:
+def displaced(prepared: Prepared, merges: Sequence[MergeCommit]) -> tuple[str, ...]:
+    """URIs of merged output files that are gone or hold something else by now."""
+    output = Output(prepared.config.output.uri)
+    files = [file for merged in merges for file in merged.files]
+    found = in_order(lambda file: storage.head(output.file(file.path)), files, LOOKUPS_AHEAD)
+    return tuple(
+        output.file(file.path)
+        for file, pin in zip(files, found, strict=True)
+        if pin is None or (pin.size, pin.version) != (file.size, file.version)
+    )
+
+
+def _commit(work: Work, prepared: Prepared, group: MergeGroup, merged: MergeCommit) -> MergeCommit:
     """Write the marker last. A marker that is there stays if its files do, else it is outdated."""
-    if storage.put_json_if_absent(work.merge(merged.group), merged):
+    if storage.put_json_if_absent(work.merge(group.id), merged):
         return merged
-    standing = _standing(work, output, MergeGroup(id=merged.group, files=(), rows=0))
-    if standing is not None:
-        return standing
-    storage.put_json(work.merge(merged.group), merged)
-    return merged
+    other = standing(work, prepared, group)
+    if other is None:
+        storage.put_json(work.merge(group.id), merged)
+    return other or merged
 
 
 def _planned_heads(prepared: Prepared) -> list[pa.Field]:

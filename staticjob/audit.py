@@ -1,0 +1,81 @@
+"""What must agree before an output counts: plan, chunk commits and merge commits."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from staticjob.errors import DataError
+from staticjob.records import Commit, MergeCommit, Plan, Prepared, RowError, Status
+
+RUNNABLE = (Status.OK, Status.TRUNCATED)
+SHOWN_ERRORS = 3
+
+
+def audit(
+    prepared: Prepared, plan: Plan, commits: Mapping[str, Commit], merges: Sequence[MergeCommit]
+) -> dict[Status, int]:
+    """Rows per status of the whole output.
+
+    Raises DataError naming the chunk or file where plan, commits and output files disagree on
+    rows, slots or statuses.
+    """
+    for chunk in plan.chunks:
+        commit = commits[chunk.id]
+        if (commit.rows, commit.batches) != (chunk.rows, chunk.batches) or commit.ledger != chunk.ledger:
+            raise DataError(
+                f"chunk {chunk.id}: its commit has {commit.rows} rows in {commit.batches} batches and "
+                f"{commit.ledger.slots} slots ({commit.ledger.useful} useful), the plan {chunk.rows} in "
+                f"{chunk.batches} and {chunk.ledger.slots} ({chunk.ledger.useful}); "
+                "delete the chunk's folder and run it again"
+            )
+    published_rows: dict[int, list[int]] = defaultdict(list)
+    for merged in merges:
+        for written in merged.files:
+            published_rows[written.index].append(written.rows)
+    for file, planned in zip(prepared.files, plan.file_rows, strict=True):
+        if published_rows[file.index] != [planned]:
+            raise DataError(
+                f"{file.output}: published with {published_rows[file.index]} rows, {planned} planned (once); "
+                "delete the work prefix and run the job again"
+            )
+    published = _total(merged.statuses for merged in merges)
+    computed = _total(commit.statuses for commit in commits.values())
+    answered = Counter({s: n for s, n in plan.statuses.items() if s not in RUNNABLE})
+    if published != computed + answered:
+        raise DataError(
+            f"statuses differ: published {_spell(published)}, computed and answered "
+            f"{_spell(computed + answered)}; delete the work prefix and run the job again"
+        )
+    return {status: published[status] for status in Status if published[status]}
+
+
+def check_error_rate(
+    statuses: Mapping[Status, int], ceiling: float, plan: Plan, commits: Mapping[str, Commit]
+) -> None:
+    """Raise DataError when the share of rows with status error is above `ceiling`."""
+    rows = sum(statuses.values())
+    failed = statuses.get(Status.ERROR, 0)
+    if failed <= ceiling * rows:
+        return
+    errors = [*plan.first_errors, *(error for commit in commits.values() for error in commit.first_errors)]
+    raise DataError(
+        f"{failed} of {rows} rows have status error ({failed / rows:.2%}), limits.max_error_rate allows "
+        f"{ceiling:.2%}; first: {'; '.join(map(_name, errors[:SHOWN_ERRORS]))}. There is no _SUCCESS: "
+        "mend the rows or raise the limit, and run again"
+    )
+
+
+def _name(error: RowError) -> str:
+    return f"{error.file} row {error.row}: {error.reason}"
+
+
+def _total(counts: Iterable[Mapping[Status, int]]) -> Counter[Status]:
+    total: Counter[Status] = Counter()
+    for each in counts:
+        total.update(each)
+    return total
+
+
+def _spell(counts: Mapping[Status, int]) -> str:
+    return ", ".join(f"{status} {counts[status]}" for status in Status if counts.get(status))

@@ -1,0 +1,149 @@
+"""Make the output count: check all of it, describe it in a manifest, and write `_SUCCESS` last."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from staticjob import __version__, claim, storage
+from staticjob.audit import audit, check_error_rate
+from staticjob.clock import now
+from staticjob.errors import DataError
+from staticjob.gather import LOOKUPS_AHEAD, in_order, read_commits
+from staticjob.layout import Output, Work
+from staticjob.merge import displaced
+from staticjob.rates import measured_rates
+from staticjob.records import Commit, Ledger, Manifest, MergeCommit, MergeGroup, Plan, Prepared, Status
+
+log = logging.getLogger(__name__)
+
+
+def finish(
+    work: Work,
+    prepared: Prepared,
+    plan: Plan,
+    *,
+    command: str,
+    write_report: Callable[[Sequence[Commit]], None],
+    write_history: Callable[[Manifest], None],
+) -> tuple[Manifest, bool]:
+    """Check and publish; returns the manifest and whether the output was finished before.
+
+    command: what runs this job again, for the manifest.
+    write_report: writes the report from the commits; also called when too many rows failed.
+    write_history: records the run for the next forecast; called only when the run counts.
+    Raises DataError when a chunk or group is unfinished, counts disagree, an output file is not
+    the one that was merged, another run claimed the output, or more rows failed than
+    `limits.max_error_rate` allows (manifest and report are written then, `_SUCCESS` is not).
+    """
+    output = Output(prepared.config.output.uri)
+    held = claim.hold(output.uri, prepared.fingerprint)
+    commits = read_commits(work, plan.chunks)
+    merges = _read_merges(work, plan)
+    statuses = audit(prepared, plan, commits, merges)
+    _check_standing(work, prepared, merges)
+    manifest = _manifest(prepared, plan, commits, merges, statuses, command)
+    before = _finished(output, manifest)
+    if before is not None:
+        log.info("%s: finished before by the same run, nothing to do", output.uri)
+        return before, True
+    claim.end_other_success(held)
+    _remove_left_overs(held, prepared)
+    storage.put_json(output.manifest, manifest)
+    write_report(list(commits.values()))
+    try:
+        check_error_rate(statuses, prepared.config.limits.max_error_rate, plan, commits)
+    except DataError:
+        storage.delete([output.success])
+        raise
+    write_history(manifest)
+    _succeed(held)
+    return manifest, False
+
+
+def _read_merges(work: Work, plan: Plan) -> list[MergeCommit]:
+    def one(group: MergeGroup) -> MergeCommit:
+        if storage.head(work.merge(group.id)) is None:
+            raise DataError(
+                f"group {group.id}: not merged; run `staticjob merge {work.uri} --group {group.id}` first"
+            )
+        return storage.read_json(work.merge(group.id), MergeCommit)
+
+    return list(in_order(one, plan.groups, LOOKUPS_AHEAD))
+
+
+def _check_standing(work: Work, prepared: Prepared, merges: Sequence[MergeCommit]) -> None:
+    uris = displaced(prepared, merges)
+    if uris:
+        raise DataError(
+            f"{uris[0]}: gone, or not the file that was merged ({len(uris)} such files in all); run "
+            f" `staticjob merge {work.uri}` again, then finish"
+        )
+
+
+def _manifest(
+    prepared: Prepared,
+    plan: Plan,
+    commits: Mapping[str, Commit],
+    merges: Sequence[MergeCommit],
+    statuses: Mapping[Status, int],
+    command: str,
+) -> Manifest:
+    config = prepared.config
+    seconds = sum(commit.seconds + commit.start_seconds for commit in commits.values())
+    engines: Counter[str] = Counter()
+    for merged in merges:
+        engines.update(merged.engines)
+    versions = {"staticjob": __version__}
+    for commit in commits.values():
+        versions |= commit.versions
+    return Manifest(
+        job=config.name,
+        task=config.task,
+        fingerprint=prepared.fingerprint,
+        rows=sum(statuses.values()),
+        statuses=dict(statuses),
+        ledger=sum((commit.ledger for commit in commits.values()), Ledger()),
+        files=tuple(sorted((f for m in merges for f in m.files), key=lambda file: file.index)),
+        engines=dict(engines),
+        forecast=plan.forecast,
+        seconds=seconds,
+        cost=None if config.cost.gpu_hour is None else seconds / 3600 * config.cost.gpu_hour,
+        rates=measured_rates(plan, list(commits.values()), f"run {prepared.fingerprint[:16]}"),
+        versions=versions,
+        command=command,
+        finished=now(),
+    )
+
+
+def _finished(output: Output, manifest: Manifest) -> Manifest | None:
+    """The standing manifest if `_SUCCESS` and it are of this run and of these very files."""
+    if claim.success_of(output) != manifest.fingerprint or storage.head(output.manifest) is None:
+        return None
+    standing = storage.read_json(output.manifest, Manifest)
+    same = (standing.fingerprint, standing.files) == (manifest.fingerprint, manifest.files)
+    return standing if same else None
+
+
+def _remove_left_overs(held: claim.Claim, prepared: Prepared) -> None:
+    """Delete output files that other runs wrote here and this one does not: readers take them for rows."""
+    own = {file.output for file in prepared.files}
+    for fingerprint in claim.earlier_runs(held):
+        job = held.output.work(fingerprint).job
+        if storage.head(job) is None:
+            continue
+        others = {file.output for file in storage.read_json(job, Prepared).files} - own
+        storage.delete([held.output.file(path) for path in sorted(others)])
+
+
+def _succeed(held: claim.Claim) -> None:
+    """Write `_SUCCESS` while the claim holds; take it back when it was lost in that moment."""
+    held.check()
+    storage.put_if_absent(held.output.success, f"{held.fingerprint}\n".encode())
+    try:
+        held.check()
+    except DataError:
+        if claim.success_of(held.output) == held.fingerprint:
+            storage.delete([held.output.success])
+        raise
