@@ -17,12 +17,13 @@ NAME = "staticjob"
 
 
 def static_mask(*, attention_mask: torch.Tensor, mask_function: Any, **kwargs: Any) -> torch.Tensor:
-    """Bool mask, True where a query may look: [B, 1, 1, L] both ways, else [B, 1, L, L].
+    """What is added to the scores, [B, 1, 1, L], or for other patterns where a query may look, [B, 1, L, L].
 
     attention_mask: [B, L] bool
     """
     if mask_function is bidirectional_mask_function:
-        return attention_mask[:, None, None, :]
+        added = torch.zeros(attention_mask.shape, dtype=kwargs["dtype"], device=attention_mask.device)
+        return added.masked_fill_(~attention_mask, float("-inf"))[:, None, None, :]
     kwargs["allow_is_causal_skip"] = kwargs["allow_is_bidirectional_skip"] = False
     mask = sdpa_mask(attention_mask=attention_mask, mask_function=mask_function, **kwargs)
     assert mask is not None

@@ -1,46 +1,67 @@
-"""The static buffers of one shape and what is run over them."""
+"""The static buffers of one shape: written before, computed over, and read after every run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from staticjob.engine.heads import Field, HeadResult
 from staticjob.engine.shape import Shape
 
 
 class StaticBatch:
-    """Buffers of one shape, written before and read after every run; never reallocated."""
+    """Allocated once. `part_rows` rows are computed together; a last part is filled with dummy rows."""
 
-    def __init__(self, shape: Shape, device: torch.device, pad_id: int) -> None:
-        self.shape = shape
-        self.pad_id = pad_id
-        pinned = device.type == "cuda"
-        size = (shape.batch, shape.length)
-        self.host_ids = torch.full(size, pad_id, dtype=torch.int64, pin_memory=pinned)
-        self.host_mask = torch.zeros(size, dtype=torch.bool, pin_memory=pinned)
-        self.ids = self.host_ids.to(device)  # [B, L]
-        self.mask = self.host_mask.to(device)  # [B, L]
-        self.columns: dict[str, Tensor] = {}
-        self.finite: Tensor | None = None
+    def __init__(
+        self, shape: Shape, fields: Sequence[Field], device: torch.device, pad_id: int, part_rows: int
+    ) -> None:
+        self.shape, self.part_rows = shape, part_rows
+        self.parts = -(-shape.batch // part_rows)
+        self._pad_id = pad_id
+        rows = self.parts * part_rows
+        pin = device.type == "cuda"
+        self._host_ids = torch.full((rows, shape.length), pad_id, dtype=torch.int64, pin_memory=pin)
+        self._host_mask = torch.zeros((rows, shape.length), dtype=torch.bool, pin_memory=pin)
+        self._host_mask[:, 0] = True
+        self._ids = self._host_ids.to(device)  # [rows, L]
+        self._mask = self._host_mask.to(device)  # [rows, L]
+        self._columns = {f.name: torch.zeros(rows, f.dim, device=device) for f in fields}
+        self._finite = torch.zeros(rows, dtype=torch.bool, device=device)
 
     def load(self, ids: NDArray[np.int32], lengths: NDArray[np.int32]) -> None:
-        """Copy a rectangle in; positions beyond a row's length become masked padding.
+        """Copy a rectangle in: ids [B, L], lengths [B]; positions beyond a row's length are padding.
 
         A dummy row (length 0) shows its first position: attention over nothing would be 0 / 0.
         """
-        mask = np.arange(self.shape.length) < np.maximum(lengths, 1)[:, None]
-        self.host_mask.numpy()[:] = mask
-        self.host_ids.numpy()[:] = np.where(mask & (lengths > 0)[:, None], ids, self.pad_id)
-        if self.ids is not self.host_ids:
-            self.ids.copy_(self.host_ids, non_blocking=True)
-            self.mask.copy_(self.host_mask, non_blocking=True)
+        batch = self.shape.batch
+        used = np.arange(self.shape.length) < lengths[:, None]
+        self._host_ids.numpy()[:batch] = np.where(used, ids, self._pad_id)
+        used[:, 0] = True
+        self._host_mask.numpy()[:batch] = used
+        if self._ids is not self._host_ids:
+            self._ids.copy_(self._host_ids, non_blocking=True)
+            self._mask.copy_(self._host_mask, non_blocking=True)
 
-    def compute(self, forward: Callable[[Tensor, Tensor], dict[str, Tensor]]) -> None:
-        """Run `forward(ids, mask)` over the buffers and keep its outputs."""
-        self.columns = forward(self.ids, self.mask)
-        flags = [c.isfinite().flatten(1).all(dim=1) for c in self.columns.values()]
-        self.finite = torch.stack(flags).all(dim=0)
+    def part(self, index: int) -> tuple[Tensor, Tensor]:
+        """ids and mask [part_rows, L] of one part: views of the buffers."""
+        rows = slice(index * self.part_rows, (index + 1) * self.part_rows)
+        return self._ids[rows], self._mask[rows]
+
+    def store(self, index: int, columns: dict[str, Tensor]) -> None:
+        """Keep one part's results and note which rows are finite."""
+        rows = slice(index * self.part_rows, (index + 1) * self.part_rows)
+        flags = []
+        for name, values in columns.items():
+            self._columns[name][rows] = values
+            flags.append(values.isfinite().flatten(1).all(dim=1))
+        self._finite[rows] = torch.stack(flags).all(dim=0)
+
+    def result(self) -> HeadResult:
+        """A copy of the results, rows in the order they were loaded."""
+        batch = self.shape.batch
+        columns = {name: values[:batch].cpu().numpy().copy() for name, values in self._columns.items()}
+        return HeadResult(columns, self._finite[:batch].cpu().numpy().copy())

@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from staticjob.config import JobConfig
-from staticjob.engine import attention, loader
+from staticjob.engine import attention, heap, loader
+from staticjob.engine.cuda_graphs import CudaGraphs
+from staticjob.engine.fusions import fuse
 from staticjob.engine.heads import HEADS, Field, HeadResult
+from staticjob.engine.lanes import Lanes, part_rows
 from staticjob.engine.shape import Shape
 from staticjob.engine.static_batch import StaticBatch
 from staticjob.errors import ConfigError
@@ -24,25 +27,29 @@ class StaticEngine:
     """Loads the model once and runs rectangles of the given shapes, and of no others.
 
     `device` and `dtype` are what `auto` became. Raises ConfigError when the model cannot be loaded or a
-    shape is longer than its positions.
+    shape is longer than its positions. Not thread-safe: one rectangle at a time.
     """
 
     def __init__(self, model_dir: Path, job: JobConfig, shapes: Sequence[Shape]) -> None:
         started = time.perf_counter()
         self.config = model_config(model_dir)
         _check_positions(self.config, shapes, model_dir)
-        device = loader.resolve_device(job.model)
-        dtype = loader.resolve_dtype(job.model, device)
-        self.device, self.dtype = str(device), str(dtype).removeprefix("torch.")
+        self._torch_device = loader.resolve_device(job.model)
+        dtype = loader.resolve_dtype(job.model, self._torch_device)
+        self.device, self.dtype = str(self._torch_device), str(dtype).removeprefix("torch.")
         self._model_dir, self._job = model_dir, job
-        self._model = loader.load_model(model_dir, job.model, device, dtype, attention.register())
         self._head = HEADS[job.task](job, model_dir)
+        self._graphs = CudaGraphs() if self._torch_device.type == "cuda" else None
+        if self._graphs is None:
+            heap.keep_freed_memory()
+        self._lanes = Lanes(1 if self._graphs else torch.get_num_threads())
+        self._model = self._load(dtype)
+        self._float32: nn.Module | None = None
         pad = self.config.get("pad_token_id")
         self._pad_id = pad if isinstance(pad, int) and pad >= 0 else 0
         # Largest first: an out-of-memory shows before any work is done.
         ordered = sorted(set(shapes), key=lambda s: (s.slots, s.length), reverse=True)
-        self._batches = {shape: StaticBatch(shape, device, self._pad_id) for shape in ordered}
-        self._float32: nn.Module | None = None
+        self._batches = {shape: self._allocate(shape, self._lanes.count) for shape in ordered}
         self.start_seconds = time.perf_counter() - started
 
     def fields(self) -> list[Field]:
@@ -57,9 +64,15 @@ class StaticEngine:
         return {"torch": torch.__version__, "transformers": transformers.__version__}
 
     def warm_up(self, shape: Shape) -> None:
-        """First run of a shape: kernels are chosen and buffers filled."""
-        lengths = np.full(shape.batch, shape.length, np.int32)
-        self.run(shape, np.zeros((shape.batch, shape.length), np.int32), lengths, lengths)
+        """Choose a shape's kernels and touch its buffers; on CUDA capture its graph.
+
+        Call it largest shape first, so that the graphs share one pool of the largest's size.
+        """
+        batch = self._batches[shape]
+        with torch.inference_mode():
+            if self._graphs is not None and shape not in self._graphs:
+                self._graphs.capture(shape, lambda: self._compute_part(self._model, batch, 0))
+            self._compute(batch)
 
     def run(
         self,
@@ -73,12 +86,12 @@ class StaticEngine:
         The result's rows are in the order given; a dummy row's numbers mean nothing.
         """
         batch = self._batches[shape]
+        if self._graphs is not None and shape not in self._graphs:
+            self.warm_up(shape)
         with torch.inference_mode():
             batch.load(ids, lengths)
-            batch.compute(self._forward)
-            assert batch.finite is not None
-            columns = {name: c.cpu().numpy().copy() for name, c in batch.columns.items()}
-            return HeadResult(columns, batch.finite.cpu().numpy() | (lengths == 0))
+            self._compute(batch)
+            return batch.result()
 
     def recompute_float32(
         self, ids: NDArray[np.int32], lengths: NDArray[np.int32], boundaries: NDArray[np.int32]
@@ -88,34 +101,48 @@ class StaticEngine:
         For rows whose result was not finite in a narrower type; rows that stay so are for the caller
         to report. The float32 weights are loaded at the first call.
         """
-        device = torch.device(self.device)
-        model = self._float32 or loader.load_model(
-            self._model_dir, self._job.model, device, torch.float32, attention.register()
-        )
-        self._float32 = model
+        if self._float32 is None:
+            self._float32 = self._model if self.dtype == "float32" else self._load(torch.float32)
         results = []
         with torch.inference_mode():
             for row, length in zip(ids, lengths, strict=True):
-                one = StaticBatch(Shape(int(length), 1), device, self._pad_id)
-                one.load(row[None, :length], np.array([length], np.int32))
-                one.compute(lambda i, m: self._head(model(i, attention_mask=m).last_hidden_state, m))
-                results.append(one)
-        columns = {
-            f.name: np.concatenate([r.columns[f.name].cpu().numpy() for r in results]) for f in self.fields()
-        }
-        return HeadResult(columns, np.array([bool(r.finite) for r in results]))
+                batch = self._allocate(Shape(int(length), 1), 1)
+                batch.load(row[None, :length], np.array([length], np.int32))
+                self._compute_part(self._float32, batch, 0)
+                results.append(batch.result())
+        columns = {f.name: np.concatenate([r.columns[f.name] for r in results]) for f in self.fields()}
+        return HeadResult(columns, np.concatenate([r.finite for r in results]))
 
     def peak_bytes(self) -> int | None:
         """Most device memory held at once; None on CPU, where it is the process's own to tell."""
-        if self.device == "cpu":
-            return None
-        return torch.cuda.max_memory_allocated()
+        return torch.cuda.max_memory_allocated(self._torch_device) if self._graphs else None
 
-    def _forward(self, ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """ids [B, L], mask [B, L] → the head's columns."""
-        hidden = self._model(ids, attention_mask=mask).last_hidden_state
-        columns: dict[str, Tensor] = self._head(hidden, mask)
-        return columns
+    def _load(self, dtype: torch.dtype) -> nn.Module:
+        model = loader.load_model(
+            self._model_dir, self._job.model, self._torch_device, dtype, attention.register()
+        )
+        if self._graphs is None and dtype == torch.float32:
+            fuse(model)
+        return model
+
+    def _allocate(self, shape: Shape, lanes: int) -> StaticBatch:
+        rows = part_rows(shape, lanes)
+        return StaticBatch(shape, self.fields(), self._torch_device, self._pad_id, rows)
+
+    def _compute(self, batch: StaticBatch) -> None:
+        if self._graphs is not None:
+            self._graphs.replay(batch.shape)
+        elif batch.parts == 1:
+            self._compute_part(self._model, batch, 0)
+        else:
+            self._lanes.map(lambda part: self._compute_part(self._model, batch, part), batch.parts)
+
+    def _compute_part(self, model: nn.Module, batch: StaticBatch, part: int) -> None:
+        ids, mask = batch.part(part)
+        # Inference mode belongs to a thread, and this may be any of the lanes.
+        with torch.inference_mode():
+            hidden: Tensor = model(ids, attention_mask=mask).last_hidden_state
+            batch.store(part, self._head(hidden, mask))
 
 
 def _check_positions(config: dict[str, object], shapes: Sequence[Shape], model_dir: Path) -> None:

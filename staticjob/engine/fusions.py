@@ -1,0 +1,77 @@
+"""Which Hugging Face modules are run by a faster equivalent, by class name.
+
+A class that is not in the table, or a module with a feature its equivalent lacks, runs unchanged.
+Each entry is held to the eager result by a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from staticjob.engine.post_norm_layer import PostNormLayer, PostNormParts
+
+
+def _bert(layer: Any) -> nn.Module | None:
+    attention = layer.attention.self
+    if layer.is_decoder or layer.add_cross_attention:
+        return None
+    return PostNormLayer(
+        PostNormParts(
+            query=attention.query,
+            key=attention.key,
+            value=attention.value,
+            attention_output=layer.attention.output.dense,
+            attention_norm=layer.attention.output.LayerNorm,
+            up=layer.intermediate.dense,
+            activation=layer.intermediate.intermediate_act_fn,
+            down=layer.output.dense,
+            output_norm=layer.output.LayerNorm,
+            head_dim=attention.attention_head_size,
+            scaling=attention.scaling,
+        )
+    )
+
+
+def _distilbert(block: Any) -> nn.Module | None:
+    attention = block.attention
+    return PostNormLayer(
+        PostNormParts(
+            query=attention.q_lin,
+            key=attention.k_lin,
+            value=attention.v_lin,
+            attention_output=attention.out_lin,
+            attention_norm=block.sa_layer_norm,
+            up=block.ffn.lin1,
+            activation=block.ffn.activation,
+            down=block.ffn.lin2,
+            output_norm=block.output_layer_norm,
+            head_dim=attention.attention_head_size,
+            scaling=attention.scaling,
+        )
+    )
+
+
+FUSIONS: dict[str, Callable[[Any], nn.Module | None]] = {
+    "transformers.models.bert.modeling_bert.BertLayer": _bert,
+    "transformers.models.camembert.modeling_camembert.CamembertLayer": _bert,
+    "transformers.models.distilbert.modeling_distilbert.TransformerBlock": _distilbert,
+    "transformers.models.electra.modeling_electra.ElectraLayer": _bert,
+    "transformers.models.roberta.modeling_roberta.RobertaLayer": _bert,
+    "transformers.models.xlm_roberta.modeling_xlm_roberta.XLMRobertaLayer": _bert,
+}
+
+
+def fuse(model: nn.Module) -> int:
+    """Replace what the table knows, in place; returns how many modules were replaced."""
+    count = 0
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            build = FUSIONS.get(f"{type(child).__module__}.{type(child).__qualname__}")
+            fused = build(child) if build else None
+            if fused is not None:
+                setattr(parent, name, fused.eval())
+                count += 1
+    return count

@@ -1,0 +1,28 @@
+"""Keep freed memory mapped, so that the next batch's activations land on pages that exist.
+
+glibc hands large blocks back to the kernel when they are freed, and every page of the next batch's
+activations is then faulted in again. On the 2-core development machine that was 35% to 75% of the
+time of an activation function over 100 MB and a third of a matrix product's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+# Parameters of mallopt(3).
+M_TRIM_THRESHOLD = -1
+M_MMAP_MAX = -4
+M_ARENA_MAX = -8
+LARGEST = 2**31 - 1
+
+
+def keep_freed_memory() -> None:
+    """Serve every block from one heap that never shrinks; does nothing where there is no glibc."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return
+    mallopt(M_MMAP_MAX, 0)
+    mallopt(M_TRIM_THRESHOLD, LARGEST)
+    # A heap per thread would keep one copy of the activations each; blocks this large never contend.
+    mallopt(M_ARENA_MAX, 1)
