@@ -29,7 +29,14 @@ TRANSIENT_CODES = {
 EXPIRED_CODES = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired", "400"}
 MISSING_CODES = {"NoSuchKey", "404", "NotFound"}
 CHANGED_CODES = {"PreconditionFailed", "412"}
-NETWORK = (boto.HTTPClientError, boto.IncompleteReadError, TransportError, ConnectionError, TimeoutError)
+NETWORK = (
+    boto.ConnectionError,
+    boto.HTTPClientError,
+    boto.IncompleteReadError,
+    TransportError,
+    ConnectionError,
+    TimeoutError,
+)
 SETTINGS = (
     boto.ConfigNotFound,
     boto.ConfigParseError,
