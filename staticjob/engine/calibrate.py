@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ import torch
 from staticjob.engine.loader import DTYPES
 from staticjob.engine.shape import Shape
 from staticjob.engine.static_engine import StaticEngine
-from staticjob.records import Rates, ShapeRate
+from staticjob.records import Ceilings, Rates, ShapeRate
 
 REPETITIONS = 3
 # Time per slot is smooth in the length, so a few shapes across the ladder stand for all.
@@ -23,34 +23,28 @@ SIDE = {"cpu": 2048, "cuda": 8192}
 COPY_BYTES = {"cpu": 128 << 20, "cuda": 1 << 30}
 
 
-@dataclass(frozen=True)
-class Ceilings:
-    """What the device does at best, by measurement."""
-
-    flops: float  # per second, one large matrix product in the engine's type
-    bytes_per_second: float  # read plus written, one large copy
-
-
 def measure(engine: StaticEngine, shapes: Sequence[Shape], source: str = "calibration") -> Rates:
     """Time one full batch of a few of `shapes`, spread over their lengths; the median of three."""
     ordered = sorted(set(shapes))
     picks = sorted({round(i) for i in np.linspace(0, len(ordered) - 1, min(SHAPES, len(ordered)))})
-    rates, first_runs = [], []
+    rates, extra = [], []
     for shape in (ordered[i] for i in reversed(picks)):
-        first = _seconds(lambda shape=shape: engine.warm_up(shape))  # type: ignore[misc]
+        warm_up = _seconds(partial(engine.warm_up, shape))
         lengths = np.full(shape.batch, shape.length, np.int32)
         ids = np.zeros((shape.batch, shape.length), np.int32)
         none = np.full(shape.batch, -1, np.int32)
-        runs = [_seconds(lambda a=(shape, ids, lengths, none): engine.run(*a)) for _ in range(REPETITIONS)]  # type: ignore[misc]
+        first, *runs = [
+            _seconds(partial(engine.run, shape, ids, lengths, none)) for _ in range(1 + REPETITIONS)
+        ]
         seconds = statistics.median(runs)
         rates.append(ShapeRate(length=shape.length, batch=shape.batch, seconds=seconds))
-        first_runs.append(max(0.0, first - seconds))
+        extra.append(warm_up + max(0.0, first - seconds))
     return Rates(
         device=engine.device,
         dtype=engine.dtype,
         shapes=tuple(rates),
         start_seconds=engine.start_seconds,
-        rung_seconds=statistics.median(first_runs) if first_runs else 0.0,
+        rung_seconds=statistics.median(extra) if extra else 0.0,
         source=source,
     )
 
@@ -65,7 +59,7 @@ def ceilings(device: str, dtype: str = "float32") -> Ceilings:
     target = torch.empty_like(source)
     product = _best(lambda: torch.mm(a, a, out=out), where)
     copy = _best(lambda: target.copy_(source), where)
-    return Ceilings(2 * side**3 / product, 2 * count / copy)
+    return Ceilings(flops=2 * side**3 / product, bytes_per_second=2 * count / copy)
 
 
 def _best(work: Callable[[], object], device: torch.device) -> float:

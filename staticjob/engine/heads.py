@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from staticjob.config import JobConfig
-from staticjob.engine.flops import Dimensions
 from staticjob.engine.sentence_files import embedding_of
 from staticjob.errors import ConfigError
 from staticjob.model_files import model_config
@@ -21,6 +20,8 @@ from staticjob.model_files import model_config
 if TYPE_CHECKING:
     import pyarrow as pa
     import torch
+
+HIDDEN_SIZE = ("hidden_size", "d_model", "dim", "n_embd")
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,9 @@ class EmbedHead:
 
     def __init__(self, job: JobConfig, model_dir: Path) -> None:
         self.embedding = embedding_of(model_dir, job.embed)
-        self.dim = Dimensions.of(model_config(model_dir)).hidden
+        config = model_config(model_dir)
+        config = config.get("text_config") or config
+        self.dim = next((config[k] for k in HIDDEN_SIZE if isinstance(config.get(k), int)), 0)
         if not self.dim:
             raise ConfigError(f"model {model_dir}: config.json names no hidden size; task embed needs one")
 

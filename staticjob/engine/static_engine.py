@@ -45,6 +45,7 @@ class StaticEngine:
         self._lanes = Lanes(1 if self._graphs else torch.get_num_threads())
         self._model = self._load(dtype)
         self._float32: nn.Module | None = None
+        self._warm = False
         pad = self.config.get("pad_token_id")
         self._pad_id = pad if isinstance(pad, int) and pad >= 0 else 0
         # Largest first: an out-of-memory shows before any work is done.
@@ -64,15 +65,17 @@ class StaticEngine:
         return {"torch": torch.__version__, "transformers": transformers.__version__}
 
     def warm_up(self, shape: Shape) -> None:
-        """Choose a shape's kernels and touch its buffers; on CUDA capture its graph.
+        """On CUDA, capture a shape's graph; on CPU, grow the lanes' workspaces, which all shapes share.
 
-        Call it largest shape first, so that the graphs share one pool of the largest's size.
+        Call it largest shape first: what the others need is then already there.
         """
         batch = self._batches[shape]
-        with torch.inference_mode():
-            if self._graphs is not None and shape not in self._graphs:
+        if self._graphs is not None:
+            if shape not in self._graphs:
                 self._graphs.capture(shape, lambda: self._compute_part(self._model, batch, 0))
+        elif not self._warm:
             self._compute(batch)
+            self._warm = True
 
     def run(
         self,
@@ -86,7 +89,7 @@ class StaticEngine:
         The result's rows are in the order given; a dummy row's numbers mean nothing.
         """
         batch = self._batches[shape]
-        if self._graphs is not None and shape not in self._graphs:
+        if self._graphs is not None:
             self.warm_up(shape)
         with torch.inference_mode():
             batch.load(ids, lengths)
