@@ -1,0 +1,252 @@
+"""Run sampled rows again beside other neighbours and compare bits with what was published.
+
+A row's result must not depend on who shares its batch or where in the batch it stands. This
+measures it: every sampled row is run twice in its own shape, once in a full batch of sampled
+rows in random order, once in a half-empty batch with dummy rows in between.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pydantic import Field
+
+from staticjob import model_files, storage
+from staticjob.errors import DataError
+from staticjob.layout import Output, Work
+from staticjob.records import ID_DTYPE, ROW_DTYPE, Chunk, Plan, Prepared, Record
+from staticjob.results import vectors
+from staticjob.spool import ANSWERED
+
+if TYPE_CHECKING:
+    from staticjob.engine import StaticEngine
+
+# Largest difference of a component that rounding explains, by the type the model ran in.
+ROUNDING = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
+
+
+class RungVerdict(Record):
+    """Sampled rows of one rung."""
+
+    length: int
+    batch: int
+    rows: int
+    compared: int = Field(description="results compared: each row that can be, in two batches")
+    equal: int = Field(description="of these, bit-equal to the published one")
+    max_difference: float = Field(description="largest absolute difference of a component")
+
+
+class VerifyReport(Record):
+    """What verify saw."""
+
+    rows: int = Field(description="rows sampled")
+    skipped: int = Field(description="of these, rows whose published result another way produced")
+    compared: int
+    equal: int
+    max_difference: float
+    bit_equal: bool
+    within_rounding: bool
+    device: str
+    dtype: str
+    rungs: tuple[RungVerdict, ...]
+
+    def check(self) -> None:
+        """Raise DataError when a result differs by more than rounding."""
+        if not self.within_rounding:
+            raise DataError(
+                f"verify: {self.compared - self.equal} of {self.compared} results differ, by up to "
+                f"{self.max_difference:.3g} where {self.dtype} rounding explains "
+                f"{ROUNDING[self.dtype]:.3g}; was the output written by another model or engine?"
+            )
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One planned row with its tokens, and its published result once that is read."""
+
+    file: int
+    row: int
+    boundary: int
+    ids: NDArray[np.int32]
+    published: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+
+def verify(work: Work, prepared: Prepared, plan: Plan, rows: int, seed: int) -> VerifyReport:
+    """Sample about `rows` rows of all rungs, run them again and compare.
+
+    Rows answered by another engine, or computed again in float32, are counted as skipped.
+    Raises DataError when the output is not there or holds another number of rows.
+    """
+    # Deferred: torch.
+    from staticjob.engine import Shape, StaticEngine
+    from staticjob.engine.heads import output_fields
+
+    rng = np.random.default_rng(seed)
+    samples = {
+        (length, batch): [s for chunk, at in picked for s in _read_rows(work, chunk, at)]
+        for (length, batch), picked in choose(plan, rows, rng).items()
+    }
+    model_dir = model_files.resolve(prepared.config.model)
+    heads = [f.name for f in output_fields(prepared.config, model_dir)]
+    _read_published(prepared, [s for own in samples.values() for s in own], heads)
+    shapes = [Shape(length, batch) for length, batch in samples]
+    engine = StaticEngine(model_dir, prepared.config, shapes)
+    verdicts = []
+    skipped = 0
+    for (length, batch), own in samples.items():
+        usable = [s for s in own if s.published]
+        skipped += len(own) - len(usable)
+        differences = [
+            d
+            for members in (batch, max(1, batch // 2))
+            for d in _run_again(engine, length, batch, usable, members, rng)
+        ]
+        verdicts.append(
+            RungVerdict(
+                length=length,
+                batch=batch,
+                rows=len(own),
+                compared=len(differences),
+                equal=sum(equal for equal, _ in differences),
+                max_difference=max((size for _, size in differences), default=0.0),
+            )
+        )
+    compared, equal = sum(v.compared for v in verdicts), sum(v.equal for v in verdicts)
+    largest = max((v.max_difference for v in verdicts), default=0.0)
+    return VerifyReport(
+        rows=sum(v.rows for v in verdicts),
+        skipped=skipped,
+        compared=compared,
+        equal=equal,
+        max_difference=largest,
+        bit_equal=compared == equal,
+        within_rounding=largest <= ROUNDING[engine.dtype],
+        device=engine.device,
+        dtype=engine.dtype,
+        rungs=tuple(verdicts),
+    )
+
+
+def choose(
+    plan: Plan, rows: int, rng: np.random.Generator
+) -> dict[tuple[int, int], list[tuple[Chunk, NDArray[np.int64]]]]:
+    """Rows to sample as (chunk, ascending row numbers in it), by shape (length, batch).
+
+    Every rung has one where `rows` allows it, the others fall by each rung's share of rows.
+    """
+    sizes = np.array([rung.rows for rung in plan.rungs], dtype=np.int64)
+    wanted = min(rows, int(sizes.sum()))
+    quota = np.zeros_like(sizes)
+    occupied = np.flatnonzero(sizes)
+    quota[rng.permutation(occupied)[:wanted]] = 1
+    quota += rng.multivariate_hypergeometric(sizes - quota, wanted - int(quota.sum()), method="marginals")
+    chosen: dict[tuple[int, int], list[tuple[Chunk, NDArray[np.int64]]]] = {}
+    for rung, count in zip(plan.rungs, quota, strict=True):
+        if not count:
+            continue
+        chunks = [c for c in plan.chunks if (c.length, c.batch) == (rung.length, rung.batch)]
+        ends = np.cumsum([c.rows for c in chunks])
+        at = np.sort(rng.choice(rung.rows, int(count), replace=False))
+        owner = np.searchsorted(ends, at, side="right")
+        chosen[rung.length, rung.batch] = [
+            (chunks[i], at[owner == i] - (ends[i] - chunks[i].rows)) for i in np.unique(owner)
+        ]
+    return chosen
+
+
+def _read_rows(work: Work, chunk: Chunk, at: NDArray[np.int64]) -> Iterator[Sample]:
+    """The chunk's rows with these numbers: all row records of the spans, the ids of these alone."""
+    first = 0
+    for span in chunk.spans:
+        n = span.stop - span.start
+        own = at[(at >= first) & (at < first + n)] - first
+        first += n
+        if not len(own):
+            continue
+        size = ROW_DTYPE.itemsize
+        data = storage.read_range(work.part_rows(span.part), span.start * size, n * size)
+        records = np.frombuffer(data, ROW_DTYPE)
+        ends = span.token_start + np.cumsum(records["length"], dtype=np.int64)
+        for i in own:
+            length = int(records["length"][i])
+            width = ID_DTYPE.itemsize
+            start = int(ends[i]) - length
+            raw = storage.read_range(work.part_ids(span.part), start * width, length * width)
+            record = records[i]
+            yield Sample(
+                int(record["file"]), int(record["row"]), int(record["boundary"]), np.frombuffer(raw, ID_DTYPE)
+            )
+
+
+def _read_published(prepared: Prepared, samples: Sequence[Sample], heads: Sequence[str]) -> None:
+    """Fill in the published head columns of every row that the static engine answered."""
+    output = Output(prepared.config.output.uri)
+    by_file: dict[int, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        by_file[sample.file].append(sample)
+    for file, own in by_file.items():
+        uri = output.file(prepared.files[file].output)
+        pin = storage.head(uri)
+        if pin is None:
+            raise DataError(f"{uri}: not published yet; verify compares with a merged output")
+        with pq.ParquetFile(pa.PythonFile(storage.open_pinned(pin), "r")) as parquet:
+            _read_groups(uri, parquet, sorted(own, key=lambda s: s.row), heads)
+
+
+def _read_groups(uri: str, parquet: pq.ParquetFile, samples: Sequence[Sample], heads: Sequence[str]) -> None:
+    """Read the row groups that hold `samples` (ascending rows), head columns and outcome alone."""
+    metadata = parquet.metadata
+    ends = np.cumsum([metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)])
+    if samples[-1].row >= metadata.num_rows:
+        raise DataError(f"{uri}: {metadata.num_rows} rows, but the plan has row {samples[-1].row}")
+    by_group: dict[int, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        by_group[int(np.searchsorted(ends, sample.row, side="right"))].append(sample)
+    for group, own in by_group.items():
+        table = parquet.read_row_group(group, columns=[*heads, "status", "engine"]).combine_chunks()
+        start = int(ends[group]) - metadata.row_group(group).num_rows
+        values = {name: vectors(table[name].chunk(0)) for name in heads}
+        for sample in own:
+            i = sample.row - start
+            if table["status"][i].as_py() in ANSWERED and table["engine"][i].as_py() == "static":
+                sample.published.update({name: values[name][i] for name in heads})
+
+
+def _run_again(
+    engine: StaticEngine,
+    length: int,
+    batch: int,
+    samples: Sequence[Sample],
+    members: int,
+    rng: np.random.Generator,
+) -> Iterator[tuple[bool, float]]:
+    """(bit-equal, largest difference) per row, run `members` at a time at random places of a batch."""
+    from staticjob.engine import Shape
+
+    order = rng.permutation(len(samples))
+    for begin in range(0, len(samples), members):
+        group = [samples[i] for i in order[begin : begin + members]]
+        places = rng.choice(batch, len(group), replace=False)
+        ids = np.zeros((batch, length), np.int32)
+        lengths = np.zeros(batch, np.int32)
+        boundaries = np.full(batch, -1, np.int32)
+        for place, sample in zip(places, group, strict=True):
+            ids[place, : len(sample.ids)] = sample.ids
+            lengths[place] = len(sample.ids)
+            boundaries[place] = sample.boundary
+        result = engine.run(Shape(length, batch), ids, lengths, boundaries)
+        for place, sample in zip(places, group, strict=True):
+            if not result.finite[place]:
+                continue
+            pairs = [(result.columns[name][place], value) for name, value in sample.published.items()]
+            yield (
+                all(new.tobytes() == old.tobytes() for new, old in pairs),
+                max(float(np.abs(new.astype(np.float64) - old).max()) for new, old in pairs),
+            )

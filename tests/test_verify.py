@@ -1,0 +1,105 @@
+"""Verify: sampled rows beside other neighbours give the published bits, or the difference is reported."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fabricate import fabricate
+
+from jobs import Planned, job, planned, texts, write_input
+from staticjob import storage
+from staticjob.errors import DataError
+from staticjob.merge import merge_group
+from staticjob.pack import run_pack
+from staticjob.progress import Reporter
+from staticjob.verify import VerifyReport, choose, verify
+from staticjob.watch import StopFlag
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    """A small job up to its merged output."""
+    base = str(tmp_path_factory.mktemp("verify"))
+    write_input(f"{base}/in", [*texts(60), None, ""])
+    made = planned(job(base))
+    ids = [chunk.id for chunk in made.plan.chunks]
+    with Reporter(made.plan, ids) as reporter:
+        run_pack(made.work, made.prepared, made.plan, ids, StopFlag(), reporter)
+    for group in made.plan.groups:
+        merge_group(made.work, made.prepared, made.plan, group)
+    return made
+
+
+def run_verify(made: Planned, rows: int = 40) -> VerifyReport:
+    return verify(made.work, made.prepared, made.plan, rows, seed=3)
+
+
+def tamper(made: Planned, change: float) -> None:
+    """Add `change` to the first component of every row of the first output file."""
+    uri = made.output.file(made.prepared.files[0].output)
+    table = pq.read_table(io.BytesIO(storage.read(uri)))
+    column = table["embedding"].combine_chunks()
+    values = np.array(column.to_pylist(), dtype=np.float32)
+    values[:, 0] += np.float32(change)
+    changed = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), type=column.type)
+    sink = io.BytesIO()
+    pq.write_table(table.set_column(table.column_names.index("embedding"), "embedding", changed), sink)
+    storage.put(uri, sink.getvalue())
+
+
+def test_rows_beside_other_neighbours_give_the_published_bits(published: Planned) -> None:
+    report = run_verify(published)
+    assert report.rows == 40
+    assert report.compared == 80  # each in a full batch and in a half-empty one
+    assert (report.skipped, report.equal, report.max_difference) == (0, 80, 0.0)
+    assert {v.length for v in report.rungs} == {r.length for r in published.plan.rungs if r.rows}
+    report.check()
+
+
+def test_an_output_that_differs_is_reported_and_refused_beyond_rounding(published: Planned) -> None:
+    uri = published.output.file(published.prepared.files[0].output)
+    data = storage.read(uri)
+    try:
+        tamper(published, 1e-6)
+        slight = run_verify(published)
+        tamper(published, 0.5)
+        gross = run_verify(published)
+    finally:
+        storage.put(uri, data)
+    assert not slight.bit_equal
+    assert slight.within_rounding
+    assert 0 < slight.equal < slight.compared
+    slight.check()
+    assert gross.max_difference == pytest.approx(0.5, abs=1e-4)
+    with pytest.raises(DataError, match=r"results differ, by up to 0\.5"):
+        gross.check()
+
+
+def test_verify_before_merge_names_the_file_that_is_missing(published: Planned) -> None:
+    uri = published.output.file(published.prepared.files[0].output)
+    data = storage.read(uri)
+    storage.delete([uri])
+    try:
+        with pytest.raises(DataError, match=r"p0.parquet: not published yet"):
+            run_verify(published)
+    finally:
+        storage.put(uri, data)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 30, 10_000])
+def test_a_sample_names_distinct_rows_and_reaches_every_rung(tmp_path: Path, rows: int) -> None:
+    plan = fabricate(tmp_path).plan
+    short = [c.model_copy(update={"id": f"x{c.id}", "length": 32}) for c in plan.chunks[:2]]
+    rung = plan.rungs[0].model_copy(update={"length": 32, "rows": sum(c.rows for c in short)})
+    plan = plan.model_copy(update={"chunks": (*plan.chunks, *short), "rungs": (*plan.rungs, rung)})
+    chosen = choose(plan, rows, np.random.default_rng(0))
+    picked = [(chunk.id, int(row)) for own in chosen.values() for chunk, at in own for row in at]
+    assert len(set(picked)) == len(picked) == min(rows, sum(r.rows for r in plan.rungs))
+    sizes = {c.id: c.rows for c in plan.chunks}
+    assert all(0 <= row < sizes[chunk] for chunk, row in picked)
+    assert len(chosen) == min(rows, 2)
