@@ -26,11 +26,12 @@ from numpy.typing import NDArray
 from staticjob import __version__, results, storage
 from staticjob.assemble import HostBatch, batches, prefetched
 from staticjob.clock import now
+from staticjob.device import peak_resident
 from staticjob.engine.shape import Shape
 from staticjob.errors import StaticJobError, Stopped
 from staticjob.layout import Work
 from staticjob.progress import Reporter
-from staticjob.records import Chunk, Commit, InputFile, Ledger, Progress, RowError, Status
+from staticjob.records import Ceilings, Chunk, Commit, InputFile, Ledger, Progress, RowError, Status
 from staticjob.watch import StopFlag, Watchdog, heartbeat, worker_name
 
 if TYPE_CHECKING:
@@ -89,6 +90,16 @@ def read_kept(work: Work, chunk: Chunk) -> Kept:
         covered = stop
 
 
+@dataclass(frozen=True)
+class Worker:
+    """What all chunks of one process share."""
+
+    engine: StaticEngine
+    stop: StopFlag
+    reporter: Reporter
+    ceilings: Ceilings | None = None
+
+
 class ChunkRun:
     """One try at one chunk on a loaded engine."""
 
@@ -97,16 +108,15 @@ class ChunkRun:
         work: Work,
         files: tuple[InputFile, ...],
         chunk: Chunk,
-        engine: StaticEngine,
-        stop: StopFlag,
-        reporter: Reporter,
+        worker: Worker,
     ) -> None:
         self._work = work
         self._files = files
         self._chunk = chunk
-        self._engine = engine
-        self._stop = stop
-        self._reporter = reporter
+        self._engine = worker.engine
+        self._stop = worker.stop
+        self._reporter = worker.reporter
+        self._ceilings = worker.ceilings
         self._ledger = Ledger()
         self._tables: list[pa.Table] = []
         self._pending: list[pa.Table] = []
@@ -226,9 +236,10 @@ class ChunkRun:
             seconds=time.perf_counter() - self._started,
             compute_seconds=self._compute_seconds,
             start_seconds=start_seconds,
-            peak_bytes=self._engine.peak_bytes(),
+            peak_bytes=self._engine.peak_bytes() or peak_resident(),
             device=self._engine.device,
             dtype=self._engine.dtype,
+            ceilings=self._ceilings,
             worker=worker_name(),
             versions={"staticjob": __version__, **self._engine.versions},
             finished=now(),

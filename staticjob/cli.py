@@ -244,9 +244,8 @@ def plan(
 
 def plan_json(plan: Plan) -> dict[str, Any]:
     """The plan as the object that `plan --json` prints."""
-    from staticjob.grouping import pack_name
+    from staticjob.plan import pack_name
 
-    chunks = {chunk.id: chunk for chunk in plan.chunks}
     rungs = [rung.model_dump(include={"length", "batch", "rows", "batches"}) for rung in plan.rungs]
     return {
         "fingerprint": plan.fingerprint,
@@ -260,7 +259,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "forecast": plan.forecast.model_dump(),
         "chunks": len(plan.chunks),
         "packs": [
-            {"index": i, "name": pack_name([chunks[c] for c in pack]), "chunks": list(pack)}
+            {"index": i, "name": pack_name(plan, i), "chunks": list(pack)}
             for i, pack in enumerate(plan.packs)
         ],
         "groups": [group.id for group in plan.groups],
@@ -343,8 +342,8 @@ def finish(work: str, as_json: bool) -> None:
     from staticjob import steps
 
     place, prepared = open_work(work)
-    manifest = steps.finish(place, prepared, steps.load_plan(place))
-    console.emit(manifest_json(prepared, manifest), as_json)
+    manifest, reused = steps.finish(place, prepared, steps.load_plan(place))
+    console.emit({**manifest_json(prepared, manifest), "reused": reused}, as_json)
 
 
 def manifest_json(prepared: Prepared, manifest: Any) -> dict[str, Any]:
@@ -429,6 +428,6 @@ def report(uri: str, as_json: bool) -> None:
     from staticjob.status import find_work
 
     place, prepared = open_work(find_work(uri).uri)
-    steps.write_report(place, prepared, steps.load_plan(place))
+    steps.report(place, prepared, steps.load_plan(place))
     output = Output(prepared.config.output.uri)
     console.emit({"report": output.report_html, "report_json": output.report_json}, as_json)

@@ -275,13 +275,21 @@ def apply_override(data: dict[str, Any], assignment: str) -> None:
 
 
 def read_job_file(path: str | Path) -> dict[str, Any]:
-    """Read a job file without validating it; ConfigError when it is missing or not YAML."""
+    """Read a job file, local or `s3://`, without validating it; ConfigError when missing or not YAML."""
+    if str(path).startswith("s3://"):
+        from staticjob import storage
+
+        return _parse_job(storage.read(str(path)).decode("utf-8", "replace"), path)
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"job file {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"job file {path}: not UTF-8 text") from None
+    return _parse_job(text, path)
+
+
+def _parse_job(text: str, path: str | Path) -> dict[str, Any]:
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:

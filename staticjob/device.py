@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import resource
 from pathlib import Path
 
 from staticjob.config import ModelConfig
@@ -46,6 +47,11 @@ def _has_cuda() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+def peak_resident() -> int:
+    """Most memory this process has held, in bytes: on a CPU host memory is the device's memory."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def free_memory() -> int | None:

@@ -20,7 +20,6 @@ class Run(Record):
     seconds: float
     cost: float | None
     finished: str
-    settings: str = Field(description="digest of the settings that change results")
 
 
 class History(Record):

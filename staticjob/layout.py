@@ -65,6 +65,11 @@ class Work:
         return join(self.uri, "job.json")
 
     @property
+    def config(self) -> str:
+        """The resolved job file: `staticjob run` on it runs the very same job again."""
+        return join(self.uri, "job.yaml")
+
+    @property
     def started(self) -> str:
         """When the latest run began: tells chunks it reused from chunks it computed."""
         return join(self.uri, "started.json")

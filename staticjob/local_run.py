@@ -53,5 +53,5 @@ def run_job(config: JobConfig) -> Outcome:
         log.info("nothing to compute: all %d chunks were done by an earlier run", len(ids))
     stop.check()
     steps.merge(work, prepared, plan)
-    manifest = steps.finish(work, prepared, plan)
+    manifest, _ = steps.finish(work, prepared, plan)
     return Outcome(work, prepared, manifest, len(result.commits), result.reused)

@@ -68,13 +68,14 @@ def run_pack(
     if reused:
         log.info("%d of %d chunks were already committed and are kept", reused, len(chunks))
     if todo:
-        _run(work, prepared, todo, stop, began, commits, reporter)
+        _run(work, prepared, plan, todo, stop, began, commits, reporter)
     return PackResult(tuple(commits[chunk.id] for chunk in chunks), reused)
 
 
 def _run(
     work: Work,
     prepared: Prepared,
+    plan: Plan,
     todo: list[Chunk],
     stop: StopFlag,
     began: float,
@@ -82,8 +83,9 @@ def _run(
     reporter: Reporter,
 ) -> None:
     # Deferred: these load torch, which neither a finished pack nor the CLI's help needs.
-    from staticjob.chunk import ChunkRun
+    from staticjob.chunk import ChunkRun, Worker
     from staticjob.engine import Shape, StaticEngine
+    from staticjob.engine.calibrate import ceilings
 
     shapes = sorted({Shape(c.length, c.batch) for c in todo}, key=lambda s: s.length, reverse=True)
     model_dir = model_files.resolve(prepared.config.model)
@@ -98,9 +100,12 @@ def _run(
         start_seconds,
         len(shapes),
     )
+    # The report holds measured speed against what the device can do; measured once per device.
+    known = plan.rates is not None and plan.rates.ceilings is not None
+    worker = Worker(engine, stop, reporter, None if known else ceilings(engine.device, engine.dtype))
     for chunk in todo:
         stop.check()
-        commit = ChunkRun(work, prepared.files, chunk, engine, stop, reporter).run(start_seconds)
+        commit = ChunkRun(work, prepared.files, chunk, worker).run(start_seconds)
         start_seconds = 0.0
         commits[chunk.id] = commit
         reporter.committed(commit)

@@ -12,6 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from staticjob import __version__, claim, dataset, model_files, storage
 from staticjob.clock import now
 from staticjob.config import JobConfig
@@ -64,6 +66,8 @@ def prepare(config: JobConfig, output: Output | None = None) -> tuple[Work, Prep
             model=model,
             created=now(),
         )
+        resolved = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        storage.put(work.config, resolved.encode())
         if storage.put_json_if_absent(work.job, record):
             return work, record, False
     return work, storage.read_json(work.job, Prepared), True

@@ -9,12 +9,13 @@ import logging
 from collections.abc import Sequence
 
 from staticjob import dataset, history, model_files, storage
+from staticjob.clock import now
 from staticjob.device import can_run, target_of
 from staticjob.errors import ConfigError, DataError
-from staticjob.layout import Work
+from staticjob.layout import Output, Work
 from staticjob.plan import make_plan
 from staticjob.prepare import max_length
-from staticjob.records import MergeCommit, Plan, Prepared, Rates, SplitStats
+from staticjob.records import Commit, Manifest, MergeCommit, Plan, Prepared, Rates, SplitStats
 
 log = logging.getLogger(__name__)
 
@@ -106,11 +107,12 @@ def draft_plan(work: Work, prepared: Prepared, calibrate: bool = True) -> Plan:
     if known is not None or not calibrate or not first.rungs or not can_run(target):
         return first
     from staticjob.engine import Shape, StaticEngine
-    from staticjob.engine.calibrate import measure
+    from staticjob.engine.calibrate import ceilings, measure
 
     shapes = [Shape(rung.length, rung.batch) for rung in first.rungs]
     log.info("no rates of an earlier run: measuring a few of %d shapes on %s", len(shapes), target.device)
-    return make(measure(StaticEngine(model_dir, config, shapes), shapes))
+    rates = measure(StaticEngine(model_dir, config, shapes), shapes)
+    return make(rates.model_copy(update={"ceilings": ceilings(rates.device, rates.dtype)}))
 
 
 def _split_stats(work: Work, split: str) -> SplitStats:
@@ -136,3 +138,64 @@ def merge(
         reused += commit is not None
         merged.append(commit or merge_group(work, prepared, plan, known[name]))
     return tuple(merged), reused
+
+
+def finish(work: Work, prepared: Prepared, plan: Plan) -> tuple[Manifest, bool]:
+    """Check the whole output, describe it and write `_SUCCESS`; also whether that was done before."""
+    from staticjob.finish import finish as check_and_publish
+
+    def record(manifest: Manifest) -> None:
+        config = prepared.config
+        if config.output.history_uri is None:
+            return
+        run = history.Run(
+            fingerprint=prepared.fingerprint,
+            output=config.output.uri,
+            rows=manifest.rows,
+            ledger=manifest.ledger,
+            seconds=manifest.seconds,
+            cost=manifest.cost,
+            finished=manifest.finished,
+        )
+        history.append(
+            config.output.history_uri, run, prepared.model.digest, manifest.rates, plan.memory.available
+        )
+
+    return check_and_publish(
+        work,
+        prepared,
+        plan,
+        command=rerun_command(prepared),
+        write_report=lambda commits: _write_report(prepared, plan, commits),
+        write_history=record,
+    )
+
+
+def report(work: Work, prepared: Prepared, plan: Plan) -> None:
+    """Write the report of the chunks committed so far."""
+    from staticjob.pack import committed
+
+    found = (committed(work, chunk) for chunk in plan.chunks)
+    _write_report(prepared, plan, [commit for commit in found if commit])
+
+
+def _write_report(prepared: Prepared, plan: Plan, commits: Sequence[Commit]) -> None:
+    from staticjob.report import build, render_html
+
+    output = Output(prepared.config.output.uri)
+    built = build(
+        prepared,
+        plan,
+        commits,
+        model_config=model_files.model_config(model_files.resolve(prepared.config.model)),
+        command=rerun_command(prepared),
+        generated=now(),
+    )
+    storage.put_json(output.report_json, built)
+    storage.put(output.report_html, render_html(built).encode())
+
+
+def rerun_command(prepared: Prepared) -> str:
+    """The command that runs exactly this job again, from the resolved job file in its work prefix."""
+    work = Output(prepared.config.output.uri).work(prepared.fingerprint)
+    return f"staticjob run {work.config}"

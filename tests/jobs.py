@@ -44,7 +44,9 @@ def write_input(uri: str, rows: Sequence[str | None], files: int = 2) -> None:
             storage.put(join(uri, f"p{number}.jsonl.gz"), gzip.compress(lines.encode(), mtime=0))
         else:
             sink = io.BytesIO()
-            pq.write_table(pa.table({"id": pa.array(ids, pa.int64()), "text": pa.array(part, pa.string())}), sink)
+            pq.write_table(
+                pa.table({"id": pa.array(ids, pa.int64()), "text": pa.array(part, pa.string())}), sink
+            )
             storage.put(join(uri, f"p{number}.parquet"), sink.getvalue())
 
 

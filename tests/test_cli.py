@@ -59,9 +59,23 @@ def test_help_answers_without_loading_heavy_modules() -> None:
         "heavy = {'torch', 'transformers', 'pyarrow', 'boto3', 'pydantic', 'airflow', 'numpy'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=REPOSITORY)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=REPOSITORY
+    )
     assert done.returncode == 0, done.stderr
-    for command in ("validate", "prepare", "tokenize", "plan", "chunk", "merge", "finish", "run", "status", "verify", "report"):
+    for command in (
+        "validate",
+        "prepare",
+        "tokenize",
+        "plan",
+        "chunk",
+        "merge",
+        "finish",
+        "run",
+        "status",
+        "verify",
+        "report",
+    ):
         assert f"  {command}" in done.stdout
     assert "EXIT CODES" in done.stdout
 
@@ -74,7 +88,10 @@ def test_run_does_the_whole_job_and_run_again_reuses_all_of_it(tmp_path: Path) -
     assert first["chunks"]["done"] == first["chunks"]["total"] > 0
     assert first["chunks"]["reused"] == 0
     assert first["rows"] == 60
-    assert first["ledger"]["useful"] + first["ledger"]["padding"] + first["ledger"]["dummy"] == first["ledger"]["slots"]
+    assert (
+        first["ledger"]["useful"] + first["ledger"]["padding"] + first["ledger"]["dummy"]
+        == first["ledger"]["slots"]
+    )
     for name in ("_SUCCESS", "_manifest.json", "report.html", "p0.parquet", "p1.parquet"):
         assert (tmp_path / "out" / name).exists(), name
     times = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").glob("*.parquet")}
@@ -145,7 +162,9 @@ def test_the_steps_of_the_dag_give_the_same_output_as_run(tmp_path: Path) -> Non
         ({"limits": {"max_length": 4096}}, "4096 is beyond the 512 positions"),
     ],
 )
-def test_a_bad_job_is_one_line_and_exit_code_2(tmp_path: Path, sections: dict[str, Any], expected: str) -> None:
+def test_a_bad_job_is_one_line_and_exit_code_2(
+    tmp_path: Path, sections: dict[str, Any], expected: str
+) -> None:
     write_input(str(tmp_path / "in"), texts(5))
     done = staticjob("run", str(write_job(tmp_path, **sections)), "--json")
     assert done.returncode == 2, done.stderr
@@ -161,7 +180,7 @@ def test_a_missing_column_names_the_file_and_the_columns_there_are(tmp_path: Pat
     job = write_job(tmp_path, input={"uri": str(tmp_path / "in"), "columns": {"text": "texts"}})
     done = staticjob("run", str(job))
     assert done.returncode == 2
-    assert "texts" in done.stderr and "p0.parquet" in done.stderr and "text" in done.stderr
+    assert all(word in done.stderr for word in ("texts", "p0.parquet", "text"))
 
 
 def test_a_date_placeholder_needs_a_date(tmp_path: Path) -> None:
