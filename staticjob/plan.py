@@ -31,7 +31,7 @@ from staticjob.records import (
 
 # Chunks wanted over the whole job, unless they get too small or too large to be worth a commit.
 WANTED_CHUNKS = 96
-LEAST_BATCHES = 16
+LEAST_BATCHES = 64
 # Rows of a chunk and bytes of its result are held in memory until it commits.
 CHUNK_ROWS = 65_536
 CHUNK_RESULT_BYTES = 256 * 2**20
