@@ -60,6 +60,7 @@ class Command:
         self.grace = grace
         self._process: subprocess.Popen[str] | None = None
         self._stopped = threading.Event()
+        self._killer: threading.Timer | None = None
 
     def run(self, on_line: Callable[[str], None]) -> Outcome:
         """Start, hand every line of stderr to `on_line` as it comes, and wait for the end.
@@ -93,6 +94,8 @@ class Command:
         try:
             code = process.wait()
         finally:
+            if self._killer is not None:
+                self._killer.cancel()  # its process id may soon be another's
             self._signal(signal.SIGKILL)  # descendants that outlived it hold its pipes and the device
         for reader in readers:
             reader.join()
@@ -104,9 +107,9 @@ class Command:
         if self._process is None:
             return
         self._signal(signal.SIGTERM)
-        timer = threading.Timer(self.grace, self._signal, args=(signal.SIGKILL,))
-        timer.daemon = True
-        timer.start()
+        self._killer = threading.Timer(self.grace, self._signal, args=(signal.SIGKILL,))
+        self._killer.daemon = True
+        self._killer.start()
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:

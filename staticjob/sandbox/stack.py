@@ -30,6 +30,8 @@ class Sandbox:
         self._jobs = jobs
         self._port = port
         self._store_dir = self.run_dir / "store"
+        self._store: SeaweedStore | None = None
+        self._airflow: AirflowSandbox | None = None
 
     def up(self) -> AirflowSandbox:
         """Start both; this process gets the store's credentials in its environment.
@@ -37,7 +39,7 @@ class Sandbox:
         Raises ConfigError when something runs here already, InfrastructureError when a part does
         not come up; nothing is left running then.
         """
-        airflow = AirflowSandbox(
+        self._airflow = airflow = AirflowSandbox(
             self.run_dir / "airflow",
             jobs=self._jobs,
             env={"STATICJOB_CACHE": str(self.run_dir / "cache")},
@@ -46,7 +48,8 @@ class Sandbox:
         airflow.refuse_running()
         os.environ[MARKER] = str(self._store_dir)
         try:
-            store = SeaweedStore(self._store_dir, outlive_parent=True).start()
+            self._store = store = SeaweedStore(self._store_dir, outlive_parent=True)
+            store.start()
             os.environ.update(store.env())
             self._write_env(store.env())
             make_buckets()
@@ -61,6 +64,10 @@ class Sandbox:
         """End every process that was started beneath `run_dir`, in this process or another; how many."""
         airflow = str(self.run_dir / "airflow")
         running = [*marked(airflow), *marked(str(self._store_dir))]
+        if self._airflow:
+            self._airflow.stop()
+        if self._store:
+            self._store.stop()
         end_marked(airflow, STOP_SECONDS)
         end_marked(str(self._store_dir), STOP_SECONDS)
         with suppress(FileNotFoundError):
