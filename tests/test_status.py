@@ -1,0 +1,82 @@
+"""What people are told of a job comes from its objects alone."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from staticjob import storage
+from staticjob.errors import ConfigError
+from staticjob.local_run import run_job
+from staticjob.prepare import prepare
+from staticjob.records import Ledger, Progress
+from staticjob.status import SILENT_SECONDS, find_work, read_status, show_status
+from tests.jobs import Planned, job, planned, texts, write_input
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Planned:
+    write_input(str(tmp_path / "in"), [*texts(60), "", None])
+    return planned(job(str(tmp_path)))
+
+
+def progress(made: Planned, state: str, age: float = 0.0, reason: str = "") -> None:
+    chunk = made.plan.chunks[0]
+    beat = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=age)
+    record = Progress.model_validate(
+        {
+            "chunk": chunk.id,
+            "state": state,
+            "worker": "host:1",
+            "batches_done": 1,
+            "batches_total": chunk.batches,
+            "rows_done": chunk.batch,
+            "ledger": Ledger(useful=100, padding=28, slots=128),
+            "seconds": 1.0,
+            "heartbeat": beat.isoformat(),
+            "reason": reason,
+        }
+    )
+    storage.put_json(made.work.progress(chunk.id), record)
+
+
+def test_the_states_of_a_job_follow_its_objects(tmp_path: Path) -> None:
+    write_input(str(tmp_path / "in"), texts(20))
+    config = job(str(tmp_path))
+    prepare(config)
+    assert read_status(config.output.uri).state == "prepared"
+    made = planned(config)
+    assert read_status(config.output.uri).state == "planned"
+    progress(made, "running")
+    running = read_status(config.output.uri)
+    assert running.state == "running"
+    assert running.rows_done == made.plan.chunks[0].batch
+    assert running.ledger.slots == 128
+    run_job(config)
+    assert read_status(config.output.uri).state == "done"
+
+
+def test_a_chunk_without_a_recent_heartbeat_is_not_running(made: Planned) -> None:
+    progress(made, "running", age=SILENT_SECONDS + 5)
+    status = read_status(made.output.uri)
+    assert status.payload()["chunks"]["running"] == 0
+    assert status.state == "planned"
+
+
+def test_a_failed_chunk_shows_its_reason(made: Planned, capsys: pytest.CaptureFixture[str]) -> None:
+    progress(made, "failed", reason="InfrastructureError: the device is gone")
+    status = read_status(made.work.uri)
+    assert status.state == "failed"
+    show_status(status)
+    assert "the device is gone" in capsys.readouterr().out
+
+
+def test_the_output_folder_and_the_work_prefix_mean_the_same_job(made: Planned) -> None:
+    assert find_work(made.output.uri) == find_work(made.work.uri) == made.work
+
+
+def test_a_folder_no_job_wrote_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no job has this folder as its output"):
+        read_status(str(tmp_path))
