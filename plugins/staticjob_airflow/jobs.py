@@ -6,10 +6,12 @@ import datetime as dt
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from airflow.sdk import DAG
+from croniter import croniter
 
-from staticjob.config import fill_date, read_job_file, validate_job
+from staticjob.config import AirflowConfig, fill_date, read_job_file, validate_job
 from staticjob.errors import ConfigError
 from staticjob_airflow.dag import ADHOC, job_dag
 
@@ -40,9 +42,8 @@ def load_folder(folder: Path) -> JobFolder:
                 continue
             if dag.dag_id in dags or dag.dag_id == ADHOC:
                 raise ConfigError(f"{path}: name {dag.dag_id!r} is taken by another DAG; choose another name")
-        except (ConfigError, ValueError) as error:  # ValueError: a cron expression or time zone
-            line = " ".join(str(error).split())
-            errors.append(line if str(path) in line else f"{path}: airflow: {line}")
+        except ConfigError as error:
+            errors.append(str(error))
         else:
             dags[dag.dag_id] = dag
     return JobFolder(dags, tuple(errors))
@@ -53,5 +54,16 @@ def _load(path: Path) -> DAG | None:
     if data.get("airflow") is None:
         return None
     job = validate_job(data, str(path))
+    _check_schedule(job.airflow or AirflowConfig(), path)
     fill_date(job, dt.date(2000, 1, 1), str(path))  # an unknown placeholder shows now, not at run time
     return job_dag(str(path), job, path.read_text(encoding="utf-8"))
+
+
+def _check_schedule(settings: AirflowConfig, path: Path) -> None:
+    """Airflow itself looks at these only after the file is loaded, or not at all."""
+    if settings.schedule is not None and not croniter.is_valid(settings.schedule):
+        raise ConfigError(f"{path}: airflow.schedule {settings.schedule!r}: not a cron expression")
+    try:
+        ZoneInfo(settings.timezone)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise ConfigError(f"{path}: airflow.timezone {settings.timezone!r}: no such time zone") from None

@@ -15,6 +15,7 @@ import sysconfig
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 from staticjob import storage
@@ -63,8 +64,9 @@ def _documented(
         yield from _documented(child, name, is_class)
 
 
-def stdlib_rows() -> list[DocRow]:
-    """All docstrings, in the order of modules and lines."""
+@cache
+def stdlib_rows() -> tuple[DocRow, ...]:
+    """All docstrings, in the order of modules and lines; parsed once (some seconds)."""
     root = Path(sysconfig.get_path("stdlib"))
     rows = []
     for path in sorted(root.rglob("*.py")):
@@ -85,14 +87,14 @@ def stdlib_rows() -> list[DocRow]:
             DocRow(_identity(module, line), kind, name, module, text)
             for kind, name, line, text in _documented(tree, "", False)
         )
-    return rows
+    return tuple(rows)
 
 
 def sample_rows(rows: int | None, seed: int) -> list[DocRow]:
     """Shuffled docstrings, at most `rows` of them (None: all); the same for the same seed."""
     if rows is not None and rows < 0:
         raise ConfigError(f"{rows} rows were asked for; give 0 or more")
-    found = stdlib_rows()
+    found = list(stdlib_rows())
     random.Random(seed).shuffle(found)
     return found[:rows]
 

@@ -1,0 +1,255 @@
+"""DAG files: which DAGs they make of a folder of jobs, with which tasks, parameters and errors."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import Asset, CronDataIntervalTimetable, Param
+from airflow.sdk.exceptions import ParamValidationError
+from airflow.serialization.serialized_objects import DagSerialization
+from airflow_home import REPOSITORY
+from staticjob_airflow.adhoc import form, job_from_form
+from staticjob_airflow.jobs import load_folder
+
+from staticjob.config import JobConfig, validate_job
+
+STEPS = ["prepare", "tokenize", "plan", "groups", "chunk", "merge", "finish"]
+SLOW = ["torch", "transformers", "pyarrow", "tokenizers", "numpy"]
+REQUIRED = {
+    "name": "mine",
+    "model.path": "m",
+    "input.uri": "s3://b/in",
+    "input.columns": {"text": "body"},
+    "output.uri": "s3://b/out",
+}
+
+
+def _job(name: str, **changes: Any) -> dict[str, Any]:
+    job = {
+        "name": name,
+        "model": {"path": "m"},
+        "input": {"uri": "s3://b/in/{date}", "columns": {"text": "text"}},
+        "output": {"uri": "s3://b/out/{date}/"},
+        "airflow": {"schedule": "0 2 * * *", "timezone": "Asia/Tokyo"},
+    }
+    return {**job, **changes}
+
+
+def _write(folder: Path, *jobs: dict[str, Any]) -> Path:
+    for job in jobs:
+        (folder / f"{job['name']}.yaml").write_text(yaml.safe_dump(job))
+    return folder
+
+
+def _bag(file: str) -> DagBag:
+    return DagBag(dag_folder=str(REPOSITORY / "dags" / file))
+
+
+def test_each_job_file_with_an_airflow_block_is_one_dag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATICJOB_JOBS", str(_write(tmp_path, _job("a"), _job("b"), _job("c", airflow=None))))
+    bag = _bag("staticjob_jobs.py")
+    assert bag.import_errors == {}
+    assert sorted(bag.dags) == ["a", "b"]
+
+
+def test_a_broken_job_file_shows_as_an_import_error_and_hides_no_other_dag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATICJOB_JOBS", str(_write(tmp_path, _job("good"), _job("bad", limit={}))))
+    jobs = _bag("staticjob_jobs.py")
+    assert sorted(jobs.dags) == ["good"]
+    assert jobs.import_errors == {}
+    (error,) = _bag("staticjob_job_errors.py").import_errors.values()
+    assert f"{tmp_path}/bad.yaml" in error
+    assert "unknown key 'limit'; did you mean 'limits'?" in error
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        (
+            _job("x", airflow={"schedule": "every night"}),
+            "x.yaml: airflow.schedule 'every night': not a cron",
+        ),
+        (_job("x", airflow={"timezone": "Mars/Base"}), "x.yaml: airflow.timezone 'Mars/Base': no such"),
+        (_job("x", input={"uri": "s3://b/{day}", "columns": {"text": "t"}}), "unknown placeholder {day}"),
+        (_job("staticjob_adhoc"), "is taken by another DAG"),
+    ],
+)
+def test_what_would_fail_at_run_time_is_an_error_of_its_file(
+    tmp_path: Path, job: dict[str, Any], message: str
+) -> None:
+    found = load_folder(_write(tmp_path, job, _job("other")))
+    assert list(found.dags) == ["other"]
+    assert len(found.errors) == 1
+    assert message in found.errors[0]
+
+
+def test_two_files_of_one_name_make_one_dag_and_one_error(tmp_path: Path) -> None:
+    _write(tmp_path, _job("a"))
+    (tmp_path / "b.yaml").write_text(yaml.safe_dump(_job("a")))
+    found = load_folder(tmp_path)
+    assert list(found.dags) == ["a"]
+    assert found.errors == (f"{tmp_path}/b.yaml: name 'a' is taken by another DAG; choose another name",)
+
+
+def test_a_missing_jobs_folder_is_named(tmp_path: Path) -> None:
+    (error,) = load_folder(tmp_path / "nowhere").errors
+    assert f"{tmp_path}/nowhere: not found" in error
+
+
+def test_a_job_runs_once_per_data_interval_in_its_time_zone_without_catching_up(tmp_path: Path) -> None:
+    airflow = {
+        "schedule": "0 2 * * *",
+        "timezone": "Asia/Tokyo",
+        "max_active_runs": 2,
+        "start_date": "2026-01-05",
+    }
+    dag = load_folder(_write(tmp_path, _job("a", airflow=airflow))).dags["a"]
+    assert dag.timetable == CronDataIntervalTimetable("0 2 * * *", timezone="Asia/Tokyo")
+    assert dag.catchup is False
+    assert dag.max_active_runs == 2
+    assert dag.start_date is not None
+    assert dag.start_date == dt.datetime.fromisoformat("2026-01-05T00:00:00+09:00")
+
+
+def test_the_tasks_are_the_steps_and_chunks_run_in_the_pool_and_queue_of_the_gpu(tmp_path: Path) -> None:
+    airflow = {"pool": "h100", "queue": "gpus", "cpu_queue": "cpus", "retries": 5}
+    dag = load_folder(_write(tmp_path, _job("a", airflow=airflow))).dags["a"]
+    assert {t.task_id: t.downstream_task_ids for t in dag.tasks} == {
+        "prepare": {"tokenize", "plan", "chunk", "merge", "finish"},  # all take its work address
+        "tokenize": {"plan"},
+        "plan": {"groups", "chunk"},
+        "groups": {"merge"},
+        "chunk": {"merge"},
+        "merge": {"finish"},
+        "finish": set(),
+    }
+    assert {t.task_id: t.queue for t in dag.tasks} == {s: "gpus" if s == "chunk" else "cpus" for s in STEPS}
+    assert {t.task_id for t in dag.tasks if t.pool == "h100"} == {"chunk"}
+    assert {t.task_id for t in dag.tasks if t.is_mapped} == {"tokenize", "chunk", "merge"}
+    assert {t.retries for t in dag.tasks} == {5}
+    assert all(t.retry_exponential_backoff for t in dag.tasks)
+
+
+def test_the_output_of_all_dates_is_one_asset(tmp_path: Path) -> None:
+    dag = load_folder(_write(tmp_path, _job("a"))).dags["a"]
+    (outlet,) = dag.get_task("finish").outlets
+    assert isinstance(outlet, Asset)
+    assert (outlet.name, outlet.uri) == ("a", "s3://b/out")
+
+
+def test_dag_files_load_neither_torch_nor_anything_else_that_is_slow_to_import(tmp_path: Path) -> None:
+    _write(tmp_path, _job("a"))
+    code = (
+        "import sys, json, runpy, pathlib\n"
+        "for file in sorted(pathlib.Path('dags').glob('*.py')): runpy.run_path(str(file))\n"
+        f"print(json.dumps([name for name in {SLOW} if name in sys.modules]))"
+    )
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": f"{REPOSITORY / 'plugins'}:{REPOSITORY}",
+        "STATICJOB_JOBS": str(tmp_path),
+        "AIRFLOW_HOME": str(tmp_path / "home"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+def test_every_dag_survives_airflows_serialization(tmp_path: Path) -> None:
+    dags = [
+        *load_folder(_write(tmp_path, _job("a"))).dags.values(),
+        *_bag("staticjob_adhoc.py").dags.values(),
+    ]
+    for dag in dags:
+        again = DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag))))
+        assert sorted(again.task_ids) == sorted(STEPS)
+
+
+@pytest.mark.parametrize("value", ["31.1.2026", 5])
+def test_a_date_that_is_no_date_is_refused_when_the_run_is_triggered(tmp_path: Path, value: Any) -> None:
+    dag = load_folder(_write(tmp_path, _job("a"))).dags["a"]
+    assert dag.params.get_param("date").resolve("2026-01-31") == "2026-01-31"
+    with pytest.raises(ParamValidationError):
+        dag.params.get_param("date").resolve(value)
+
+
+def test_an_override_without_a_value_is_refused_when_the_run_is_triggered(tmp_path: Path) -> None:
+    dag = load_folder(_write(tmp_path, _job("a"))).dags["a"]
+    assert dag.params.get_param("set").resolve(["limits.max_length=9"]) == ["limits.max_length=9"]
+    with pytest.raises(ParamValidationError):
+        dag.params.get_param("set").resolve(["limits.max_length"])
+
+
+def test_every_parameter_has_a_type_a_title_and_a_help_text() -> None:
+    (adhoc,) = _bag("staticjob_adhoc.py").dags.values()
+    for name in adhoc.params:
+        param = adhoc.params.get_param(name)
+        assert param.schema.get("type"), name
+        assert param.schema.get("title"), name
+        assert param.description, name
+
+
+def test_the_ad_hoc_form_left_as_it_is_makes_the_job_a_minimal_file_makes() -> None:
+    filled = {**{key: _default(param) for key, param in form().items()}, **REQUIRED}
+    job = validate_job(job_from_form(filled), "form")
+    assert job == JobConfig.model_validate(
+        {
+            "name": "mine",
+            "model": {"path": "m"},
+            "input": {"uri": "s3://b/in", "columns": {"text": "body"}},
+            "output": {"uri": "s3://b/out"},
+        }
+    )
+
+
+def _default(param: Param) -> Any:
+    return param.value if param.has_value else None
+
+
+@pytest.mark.parametrize(
+    ("key", "typed", "expected"),
+    [
+        ("batching.token_budget", "2048", 2048),
+        ("batching.ladder", "[64, 128]", (64, 128)),
+        ("input.keep", "[id, title]", ("id", "title")),
+        ("input.keep", "all", "all"),
+        ("limits.max_length", "auto", "auto"),
+        ("embed.normalize", "false", False),
+        ("cost.gpu_hour", "2.5", 2.5),
+        ("cost.gpu_hour", 2.5, 2.5),
+        ("model.revision", "1234567", "1234567"),
+    ],
+)
+def test_a_typed_field_of_the_form_means_what_it_means_in_a_job_file(
+    key: str, typed: Any, expected: Any
+) -> None:
+    assert form()[key].resolve(typed) == typed
+    job = validate_job(job_from_form({**REQUIRED, key: typed}), "form")
+    section, _, name = key.partition(".")
+    assert getattr(getattr(job, section), name) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("name", ""), ("task", "dance"), ("limits.max_error_rate", 2), ("model.dtype", "int3")]
+)
+def test_the_form_itself_refuses_what_a_job_file_would(key: str, value: Any) -> None:
+    with pytest.raises(ParamValidationError):
+        form()[key].resolve(value)
