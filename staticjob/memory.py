@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from staticjob.dimensions import Dimensions
 from staticjob.errors import ConfigError
@@ -48,8 +48,16 @@ class Target:
         return DTYPE_BYTES[self.dtype]
 
 
-def predict(model_config: Mapping[str, Any], target: Target, shapes: Sequence[tuple[int, int]]) -> MemoryPlan:
-    """Predicted peak per shape (length, batch) and over all of them, in bytes."""
+class Held(NamedTuple):
+    """A shape, and the rows whose results its largest chunk holds until it commits."""
+
+    length: int
+    batch: int
+    rows: int
+
+
+def predict(model_config: Mapping[str, Any], target: Target, shapes: Sequence[Held]) -> MemoryPlan:
+    """Predicted peak per shape and over all of them, in bytes of the device's memory."""
     sizes = Dimensions.of(model_config)
     predicted = tuple(_shape_memory(sizes, target, shape, len(shapes)) for shape in shapes)
     fixed = sum(term.bytes for term in _fixed_terms(sizes, target, 0))
@@ -75,7 +83,7 @@ def fit_budget(
         return budget
     while True:
         batch = batch_rows(longest, budget)
-        plan = predict(model_config, target, [(longest, batch)])
+        plan = predict(model_config, target, [Held(longest, batch, batch)])
         if plan.peak <= target.available * USABLE_SHARE:
             return budget
         if wanted is not None or batch == 1:
@@ -120,8 +128,8 @@ def _fixed_terms(sizes: Dimensions, target: Target, graphs: int) -> list[MemoryT
     return terms
 
 
-def _shape_memory(sizes: Dimensions, target: Target, shape: tuple[int, int], graphs: int) -> ShapeMemory:
-    length, batch = shape
+def _shape_memory(sizes: Dimensions, target: Target, shape: Held, graphs: int) -> ShapeMemory:
+    length, batch, rows = shape
     slots = (batch * length, "slots")
     width = (target.width, "B")
     heads = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim
@@ -133,8 +141,12 @@ def _shape_memory(sizes: Dimensions, target: Target, shape: tuple[int, int], gra
         *_fixed_terms(sizes, target, graphs),
         _term("inputs", slots, (2, "tensors (ids, mask)"), (8, "B")),
         _term("activations", slots, (max(attention, feed_forward), "values"), width),
-        _term("results", (batch, "rows"), (2, "copies"), (sizes.hidden, "values"), (4, "B")),
+        _term("results", (batch, "rows"), (sizes.hidden, "values"), (4, "B")),
     ]
+    if target.kind == "cpu":
+        # As computed, in one piece, and sorted: on a GPU's host this is not the device's memory.
+        held = _term("chunk results", (rows, "rows"), (3, "copies"), (sizes.hidden, "values"), (4, "B"))
+        terms.append(held)
     return ShapeMemory(
         length=length, batch=batch, terms=tuple(terms), bytes=sum(term.bytes for term in terms)
     )

@@ -15,7 +15,7 @@ from staticjob.dimensions import Dimensions
 from staticjob.forecast import assumed_rates, chunk_seconds, forecast, rung_cost_slots
 from staticjob.grouping import group_files, pack_chunks
 from staticjob.ladder import Fill, choose_rungs, fill_rungs
-from staticjob.memory import Target, fit_budget, predict
+from staticjob.memory import Held, Target, fit_budget, predict
 from staticjob.records import (
     Chunk,
     Ledger,
@@ -34,7 +34,7 @@ WANTED_CHUNKS = 96
 LEAST_BATCHES = 64
 # Rows of a chunk and bytes of its result are held in memory until it commits.
 CHUNK_ROWS = 65_536
-CHUNK_RESULT_BYTES = 256 * 2**20
+CHUNK_RESULT_BYTES = 128 * 2**20
 DEFAULT_MAX_PACKS = 512
 SHOWN_ERRORS = 20
 SORTED_BATCH = 32
@@ -110,7 +110,7 @@ def make_plan(
             sorted=sorted_slots(histogram),
             ladder=ledger.slots,
         ),
-        memory=predict(model_config, target, [(fill.length, fill.batch) for fill in fills]),
+        memory=predict(model_config, target, _held(fills, chunks)),
         rates=rates,
         forecast=forecast(chunks, packs, rates, config.cost.gpu_hour),
     )
@@ -169,6 +169,13 @@ def _chunk_slots(wanted: int | str, fills: Sequence[Fill], budget: int) -> int:
         return wanted
     total = sum(fill.slots for fill in fills)
     return max(LEAST_BATCHES * budget, total // WANTED_CHUNKS)
+
+
+def _held(fills: Sequence[Fill], chunks: Sequence[Chunk]) -> list[Held]:
+    rows = {fill.length: 0 for fill in fills}
+    for chunk in chunks:
+        rows[chunk.length] = max(rows[chunk.length], chunk.rows)
+    return [Held(fill.length, fill.batch, rows[fill.length]) for fill in fills]
 
 
 def _rungs(fills: Sequence[Fill], chunks: Sequence[Chunk]) -> tuple[Rung, ...]:

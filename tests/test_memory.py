@@ -11,7 +11,7 @@ from planning import MODEL_CONFIG, MODEL_DIR, job, planned, split
 
 from staticjob.dimensions import Dimensions
 from staticjob.errors import ConfigError
-from staticjob.memory import MIB, Target, fit_budget, predict
+from staticjob.memory import MIB, Held, Target, fit_budget, predict
 
 CPU = Target("cpu", "float32")
 
@@ -47,7 +47,7 @@ def test_the_parameter_count_of_other_architectures_is_transformers_own(name: st
 
 
 def test_a_shape_is_the_sum_of_terms_that_show_their_arithmetic() -> None:
-    plan = predict(MODEL_CONFIG, CPU, [(512, 8), (64, 64)])
+    plan = predict(MODEL_CONFIG, CPU, [Held(512, 8, 100), Held(64, 64, 1_000)])
     for shape in plan.shapes:
         assert shape.bytes == sum(term.bytes for term in shape.terms)
         assert all(term.formula for term in shape.terms)
@@ -57,9 +57,18 @@ def test_a_shape_is_the_sum_of_terms_that_show_their_arithmetic() -> None:
     assert plan.peak == max(shape.bytes for shape in plan.shapes)
 
 
+def test_the_results_a_chunk_holds_are_counted_where_they_share_the_devices_memory() -> None:
+    for device, counted in (("cpu", 3 * 10_000 * 384 * 4), ("cuda", 0)):
+        terms = predict(MODEL_CONFIG, Target(device, "float32"), [Held(64, 64, 10_000)]).shapes[0].terms
+        assert sum(term.bytes for term in terms if term.name == "chunk results") == counted
+
+
 def test_half_precision_halves_the_weights_and_the_activations() -> None:
     wide, half = (
-        {t.name: t.bytes for t in predict(MODEL_CONFIG, Target("cuda", dtype), [(512, 128)]).shapes[0].terms}
+        {
+            t.name: t.bytes
+            for t in predict(MODEL_CONFIG, Target("cuda", dtype), [Held(512, 128, 0)]).shapes[0].terms
+        }
         for dtype in ("float32", "bfloat16")
     )
     assert half["weights"] * 2 == wide["weights"]
@@ -77,7 +86,7 @@ def test_the_automatic_budget_shrinks_until_the_longest_rung_fits() -> None:
     room = Target("cuda", "float32", 1_200 * MIB)
     budget = fit_budget(MODEL_CONFIG, room, 512)
     assert 512 <= budget < 65_536
-    assert predict(MODEL_CONFIG, room, [(512, budget // 512)]).peak <= 1_200 * MIB
+    assert predict(MODEL_CONFIG, room, [Held(512, budget // 512, 0)]).peak <= 1_200 * MIB
 
 
 def test_a_job_that_cannot_fit_one_row_is_refused_with_the_arithmetic() -> None:
