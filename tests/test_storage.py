@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import random
+import re
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pydantic import BaseModel
 
 from staticjob import storage
-from staticjob.errors import ConfigError, DataError
+from staticjob.errors import ConfigError, DataError, InfrastructureError
 from staticjob.layout import join
+from staticjob.storage import local
 from staticjob.storage.multipart import PART_BYTES, part_bytes
 
 
@@ -247,3 +254,84 @@ def test_linked_folders_are_read_and_circles_are_not(tmp_path: Path) -> None:
     (tmp_path / "data/link").symlink_to(tmp_path / "real")
     (tmp_path / "real/up").symlink_to(tmp_path / "data")
     assert [item.uri for item in storage.list_objects(str(tmp_path / "data"))] == [f"{tmp_path}/data/link/a"]
+
+
+def test_an_object_of_many_parts_can_be_pinned(folder: str) -> None:
+    uri = join(folder, "big")
+    with storage.writer(uri) as file:
+        file.write(bytes(PART_BYTES))
+        file.write(b"the end")
+    pin = storage.head(uri)
+    assert pin is not None
+    assert pin in storage.list_objects(folder)
+    assert storage.read_range(pin, PART_BYTES, 100) == b"the end"
+    assert len(storage.read_pinned(pin)) == PART_BYTES + 7
+
+
+def test_a_writer_may_be_closed_by_the_library_that_writes_to_it(folder: str) -> None:
+    uri = join(folder, "table.arrow")
+    table = pa.table({"a": range(1000)})
+    with (
+        storage.writer(uri) as file,
+        pa.PythonFile(file, "w") as sink,
+        pa.ipc.new_file(sink, table.schema) as ipc,
+    ):
+        ipc.write_table(table)
+    (pin,) = storage.list_objects(uri)
+    with storage.open_pinned(pin) as file, pa.ipc.open_file(file) as reader:
+        assert reader.read_all() == table
+
+
+def test_a_full_disk_is_one_line_with_path_and_bytes_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_full_device(self: local._File, path: Path, uri: str) -> None:
+        path.touch()
+        io.FileIO.__init__(self, "/dev/full", "wb")
+        self._uri = uri
+
+    monkeypatch.setattr(local._File, "__init__", open_full_device)
+
+    def stream() -> None:
+        with storage.writer(f"{tmp_path}/a") as file:
+            for _ in range(3):
+                file.write(bytes(1_000_000))
+
+    for write in (
+        lambda: storage.put(f"{tmp_path}/a", b"12345"),
+        lambda: storage.put_if_absent(f"{tmp_path}/a", b"12345"),
+        stream,
+    ):
+        with pytest.raises(InfrastructureError) as raised:
+            write()
+        assert re.search(
+            rf"cannot write {tmp_path}/a: no space left .*[0-9] bytes are needed", str(raised.value)
+        )
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_that_cannot_be_written_is_a_configuration_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises((ConfigError, InfrastructureError), match=f"cannot write {tmp_path}/file/a: "):
+        storage.put(f"{tmp_path}/file/a", b"")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match=f"cannot write {tmp_path}/folder: Is a directory"):
+        storage.put(f"{tmp_path}/folder", b"")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_threads_and_forked_children_use_the_store_at_once(s3: Any) -> None:
+    storage.put(f"{s3.uri}/a", b"x")
+
+    def read(_: int) -> bytes:
+        return storage.read(f"{s3.uri}/a")
+
+    with ThreadPoolExecutor(8) as threads, multiprocessing.get_context("fork").Pool(2) as children:
+        in_threads = threads.map(read, range(50))
+        in_children = children.map(storage.read, [f"{s3.uri}/a"] * 20)
+        assert set(in_threads) | set(in_children) == {b"x"}
+
+
+def test_local_jobs_never_load_boto3() -> None:
+    code = "import sys; from staticjob import storage; storage.head('/x'); sys.exit('boto3' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent, check=True)

@@ -6,6 +6,7 @@ import difflib
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 import pyarrow as pa
@@ -108,16 +109,17 @@ def _json_batches(
     file: InputFile, wanted: list[str] | None, batch_rows: int, text_names: Collection[str]
 ) -> Iterator[RowBatch]:
     rows = 0
-    seen: set[str] = set()
+    seen: dict[str, None] = {}
     for lines in jsonl.read_lines(file, batch_rows):
-        keys = dict.fromkeys(key for row in lines.rows if row for key in row)
+        keys = dict.fromkeys(chain.from_iterable(row for row in lines.rows if row))
         seen.update(keys)
         columns: list[pa.Array] = []
         fields: list[pa.Field] = []
         for name in dict.fromkeys([*keys, *text_names]) if wanted is None else wanted:
             cells = [row.get(name) if row else None for row in lines.rows]
             if name in text_names:
-                _refuse_other_values(name, cells, lines)
+                for i in json_columns.drop_other_values(cells):
+                    lines.errors[lines.first_row + i] = f"line {lines.numbers[i]}: {name!r} is not text"
             array, kind = json_columns.infer_column(cells)
             columns.append(array)
             fields.append(note(pa.field(name, array.type), file.path, kind))
@@ -131,17 +133,6 @@ def _json_batches(
         yield RowBatch(0, 0, empty.empty_table(), {})
     elif seen:
         _check_columns(file, list(text_names), list(seen))
-
-
-def _refuse_other_values(name: str, cells: list[json_columns.Cell], lines: jsonl.Lines) -> None:
-    """Make a text cell that is a number, object, … null and its row an error."""
-    for i, cell in enumerate(cells):
-        if cell is None:
-            continue
-        spelled = bytes(cell)
-        if not spelled.startswith(b'"') and spelled != b"null":
-            cells[i] = None
-            lines.errors[lines.first_row + i] = f"line {lines.numbers[i]}: {name!r} is not text"
 
 
 def _typed_json(file: InputFile, lines: jsonl.Lines, field: pa.Field) -> pa.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -63,6 +64,26 @@ def _from_row(rows: Rows, first_row: int) -> Rows:
     return Rows(first_row, rows.table.slice(first_row - rows.first_row), errors)
 
 
+class _EndedStream(io.RawIOBase):
+    """A stream with one more newline: without any, Arrow does not see a header that is the whole file."""
+
+    def __init__(self, source: pa.NativeFile) -> None:
+        super().__init__()
+        self._source = source
+        self._ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._source.read(size - 1)
+        last: bytes = self._source.read(1)
+        if not last and not self._ended:
+            self._ended = True
+            last = b"\n"
+        return data + last
+
+
 @dataclass
 class _BadRows:
     """Rows Arrow skipped, by index; it parses ahead, so they are known before their neighbours come."""
@@ -92,7 +113,7 @@ def _read(
 ) -> Iterator[Rows]:
     bad = _BadRows()
     reader = csv.open_csv(
-        open_file(file),
+        _EndedStream(open_file(file)),
         # One thread: rows are numbered only then.
         read_options=csv.ReadOptions(use_threads=False, block_size=block),
         parse_options=csv.ParseOptions(newlines_in_values=True, invalid_row_handler=bad.note),

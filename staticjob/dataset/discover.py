@@ -68,7 +68,10 @@ def is_hidden(path: str) -> bool:
     """
     if not path or path.endswith(("/", "_$folder$")):
         return True
-    return any(name.startswith(".") or (name.startswith("_") and "=" not in name) for name in path.split("/"))
+    return any(
+        (name.startswith(".") and name.strip(".")) or (name.startswith("_") and "=" not in name)
+        for name in path.split("/")
+    )
 
 
 def natural_key(path: str) -> tuple[object, ...]:

@@ -92,7 +92,7 @@ def put(uri: str, data: bytes) -> None:
 def put_if_absent(uri: str, data: bytes) -> bool:
     with _unfinished(uri) as file:
         file.write(data)
-        file.close()
+        _finish(file)
         try:
             os.link(file.name, to_path(uri))
         except FileExistsError:
@@ -107,7 +107,7 @@ def put_if_absent(uri: str, data: bytes) -> bool:
 def writer(uri: str) -> Iterator[BinaryIO]:
     with _unfinished(uri) as file:
         yield cast(BinaryIO, file)
-        file.close()
+        _finish(file)
         try:
             Path(file.name).replace(to_path(uri))
         except OSError as error:
@@ -165,6 +165,13 @@ def _unfinished(uri: str) -> Iterator[io.BufferedWriter[_File]]:
         with suppress(StaticJobError):  # closing flushes; a failure in there was raised before
             file.close()
         hidden.unlink(missing_ok=True)
+
+
+def _finish(file: io.BufferedWriter[_File]) -> None:
+    """Bring all bytes to the disk; the writer may have closed its file itself."""
+    if not file.closed:
+        file.flush()  # apart from closing, whose own failure would hide this one
+    file.close()
 
 
 def _sync_folder(folder: Path) -> None:
