@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -408,12 +409,30 @@ def verify(uri: str, rows: int, seed: int, as_json: bool) -> None:
     URI is the output folder or a work URI. Exit code 2 when a row differs beyond rounding.
     """
     from staticjob import steps
+    from staticjob.errors import DataError
     from staticjob.status import find_work
     from staticjob.verify import verify as verify_rows
 
     place, prepared = open_work(find_work(uri).uri)
     report = verify_rows(place, prepared, steps.load_plan(place), rows, seed)
-    console.emit(report.model_dump(mode="json"), as_json)
+
+    def show() -> None:
+        click.echo(f"{report.rows} rows of {len(report.rungs)} rungs, each run again in two other batches:")
+        for rung in report.rungs:
+            click.echo(
+                f"  L{rung.length:<5} {rung.equal} of {rung.compared} bit-equal, "
+                f"largest difference {rung.max_difference:.3g}"
+            )
+        click.echo(
+            f"{report.equal} of {report.compared} results bit-equal on {report.device} ({report.dtype})"
+        )
+
+    console.emit(report.model_dump(mode="json"), as_json, show)
+    try:
+        report.check()
+    except DataError as error:  # the one JSON object is out already: only the line and the code are left
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
 
 
 @command("report")
