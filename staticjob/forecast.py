@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from staticjob.records import Chunk, Forecast, Rates, ShapeRate
 from staticjob.units import plural
 
+# Storing a chunk's result, commit and progress: about ten requests of a store nearby. Every rung has a
+# chunk of its own, so a rung costs this too.
+COMMIT_SECONDS = 0.1
 # Rates to plan with (never to forecast with) until the device has been measured: a small encoder on
 # two CPU cores, and on one data-centre GPU. They size chunks and packs and price a rung.
 _ASSUMED = {
@@ -15,7 +18,7 @@ _ASSUMED = {
         dtype="float32",
         shapes=(ShapeRate(length=128, batch=32, seconds=4096 / 7_000),),
         start_seconds=6.0,
-        rung_seconds=0.15,
+        rung_seconds=0.05,
         source="assumed: 7,000 slots/s",
     ),
     "cuda": Rates(
@@ -51,10 +54,10 @@ def seconds_per_slot(rates: Rates, length: int) -> float:
 
 
 def rung_cost_slots(rates: Rates) -> float:
-    """What one more rung costs, expressed in slots at the measured average speed."""
+    """What one more rung costs (warm-up, commit), expressed in slots at the measured average speed."""
     slots = sum(shape.batch * shape.length for shape in rates.shapes)
     seconds = sum(shape.seconds for shape in rates.shapes)
-    return rates.rung_seconds * slots / seconds
+    return (rates.rung_seconds + COMMIT_SECONDS) * slots / seconds
 
 
 def chunk_seconds(rates: Rates, chunk: Chunk) -> float:
@@ -70,7 +73,8 @@ def forecast(
 ) -> Forecast:
     """Device time of all packs one after another, and what it costs at `gpu_hour` per hour.
 
-    seconds = sum of chunk seconds + start_seconds per pack + rung_seconds per rung of each pack.
+    seconds = sum of chunk seconds + a commit per chunk + start_seconds per pack + rung_seconds per
+    rung of each pack.
     """
     if rates is None or not rates.shapes:
         basis = "no rates yet: a calibration or the first run measures them"
@@ -78,13 +82,15 @@ def forecast(
     length_of = {chunk.id: chunk.length for chunk in chunks}
     warm_ups = sum(len({length_of[chunk] for chunk in pack}) for pack in packs)
     compute = sum(chunk_seconds(rates, chunk) for chunk in chunks)
-    seconds = compute + len(packs) * rates.start_seconds + warm_ups * rates.rung_seconds
+    commits = len(chunks) * COMMIT_SECONDS
+    seconds = compute + commits + len(packs) * rates.start_seconds + warm_ups * rates.rung_seconds
     useful = sum(chunk.ledger.useful for chunk in chunks)
     cost = None if gpu_hour is None else seconds / 3600 * gpu_hour
     basis = (
         f"{plural(len(rates.shapes), 'shape')} measured on {rates.device} in {rates.dtype} ({rates.source}); "
         f"{compute:,.1f} s compute, {plural(len(packs), 'start')} of {rates.start_seconds:.1f} s, "
-        f"{plural(warm_ups, 'rung warm-up')} of {rates.rung_seconds:.2f} s"
+        f"{plural(warm_ups, 'warm-up')} of {rates.rung_seconds:.2f} s, "
+        f"{plural(len(chunks), 'commit')} of {COMMIT_SECONDS:.1f} s"
     )
     return Forecast(
         seconds=seconds,

@@ -14,8 +14,10 @@ from staticjob.records import Chunk, InputFile, MergeGroup
 
 # A pack should compute for at least this many engine starts.
 STARTS_PER_PACK = 10
-# A job that is over in minutes still deserves a few tasks: they can run side by side and be retried alone.
+# A job that is over in minutes still gets a few tasks, which can run side by side and be retried alone,
+# as long as each computes for this many starts.
 SMALL_JOB_PACKS = 4
+STARTS_PER_SMALL_PACK = 4
 GROUP_ROWS = 262_144
 GROUP_RESULT_BYTES = 512 * 2**20
 # Opening, reading and publishing one file costs about as much as merging this many rows.
@@ -36,9 +38,9 @@ def pack_chunks(
     if not chunks:
         return ()
     ends = list(accumulate(seconds(chunk) for chunk in chunks))
-    by_start = int(ends[-1] / (STARTS_PER_PACK * max(start_seconds, 1e-9)))
-    by_size = min(SMALL_JOB_PACKS, int(ends[-1] / max(start_seconds, 1e-9)))
-    count = max(1, min(max(by_start, by_size), max_packs, len(chunks)))
+    starts = ends[-1] / max(start_seconds, 1e-9)
+    wanted = max(starts / STARTS_PER_PACK, min(SMALL_JOB_PACKS, 1 + starts / STARTS_PER_SMALL_PACK))
+    count = min(int(wanted), max_packs, len(chunks))
     packs: list[list[str]] = [[] for _ in range(count)]
     for chunk, end, begin in zip(chunks, ends, [0.0, *ends], strict=False):
         middle = (begin + end) / 2 / ends[-1]

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from staticjob.config import BatchingConfig
 from staticjob.cutting import cut_chunks
 from staticjob.dimensions import Dimensions
 from staticjob.forecast import assumed_rates, chunk_seconds, forecast, rung_cost_slots
 from staticjob.grouping import group_files, pack_chunks
 from staticjob.ladder import Fill, choose_rungs, fill_rungs
-from staticjob.memory import Held, Target, fit_budget, predict
+from staticjob.memory import BEST_BUDGETS, Held, Target, fit_budget, predict
 from staticjob.records import (
     Chunk,
     Ledger,
@@ -36,6 +37,8 @@ LEAST_BATCHES = 64
 CHUNK_ROWS = 65_536
 CHUNK_RESULT_BYTES = 128 * 2**20
 DEFAULT_MAX_PACKS = 512
+# Share of the cost that a smaller token budget must save: it also makes more batches.
+SMALLER_BUDGET_GAIN = 0.02
 SHOWN_ERRORS = 20
 SORTED_BATCH = 32
 
@@ -62,21 +65,13 @@ def make_plan(
     parts = [part for split in splits for part in split.parts]
     histogram = length_histogram(splits)
     working_rates = rates if rates is not None and rates.shapes else assumed_rates(target.kind)
-    budget = fit_budget(
-        model_config,
-        target,
-        _longest_rung(histogram, batching.ladder, max_length),
-        None if isinstance(batching.token_budget, str) else batching.token_budget,
+    fixed_budget = None if isinstance(batching.token_budget, str) else batching.token_budget
+    longest = _longest_rung(histogram, batching.ladder, max_length)
+    fitting = fit_budget(model_config, target, longest, fixed_budget)
+    smaller = [b for b in BEST_BUDGETS[target.kind] if b < fitting and fixed_budget is None]
+    budget, fills = _ladder(
+        histogram, [fitting, *smaller], batching, max_length, rung_cost_slots(working_rates)
     )
-    rungs = choose_rungs(
-        histogram,
-        budget,
-        max_rungs=batching.max_rungs,
-        rung_cost=rung_cost_slots(working_rates),
-        max_length=max_length,
-        fixed=batching.ladder,
-    )
-    fills = fill_rungs(histogram, rungs, budget)[::-1]
     result_row_bytes = 4 * Dimensions.of(model_config).hidden
     chunks = cut_chunks(
         parts,
@@ -162,6 +157,35 @@ def _longest_rung(histogram: Mapping[int, int], ladder: Sequence[int] | None, ma
         return ladder[-1]
     longest = max(histogram, default=1)
     return min(-(-longest // 8) * 8, max_length)
+
+
+def _ladder(
+    histogram: Mapping[int, int],
+    budgets: Sequence[int],
+    batching: BatchingConfig,
+    max_length: int,
+    rung_cost: float,
+) -> tuple[int, tuple[Fill, ...]]:
+    """The budget that costs least and its filled rungs, longest first; `budgets` are descending.
+
+    Small jobs leave large batches half empty; a smaller budget must save SMALLER_BUDGET_GAIN.
+    """
+    best: tuple[float, int, tuple[Fill, ...]] | None = None
+    for budget in budgets:
+        rungs = choose_rungs(
+            histogram,
+            budget,
+            max_rungs=batching.max_rungs,
+            rung_cost=rung_cost,
+            max_length=max_length,
+            fixed=batching.ladder,
+        )
+        fills = fill_rungs(histogram, rungs, budget)[::-1]
+        cost = sum(fill.slots for fill in fills) + rung_cost * len(fills)
+        if best is None or cost < best[0] * (1 - SMALLER_BUDGET_GAIN):
+            best = cost, budget, fills
+    assert best is not None
+    return best[1:]
 
 
 def _chunk_slots(wanted: int | str, fills: Sequence[Fill], budget: int) -> int:

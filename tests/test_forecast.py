@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from planning import RATES, job, planned, split
 
-from staticjob.forecast import assumed_rates, rung_cost_slots, seconds_per_slot
+from staticjob.forecast import COMMIT_SECONDS, assumed_rates, rung_cost_slots, seconds_per_slot
 from staticjob.memory import Target
 
 
@@ -27,11 +27,12 @@ def test_one_measured_shape_stands_for_all_lengths() -> None:
     assert seconds_per_slot(rates, 8) == seconds_per_slot(rates, 4096) == pytest.approx(100e-6)
 
 
-def test_seconds_are_compute_and_starts_and_warm_ups() -> None:
+def test_seconds_are_compute_and_commits_and_starts_and_warm_ups() -> None:
     # 800 rows of 512 in batches of 8: 100 batches of 0.8192 s, and two packs of one rung each.
     config = job(batching={"token_budget": 4096, "ladder": [512], "chunk_slots": 4096 * 10})
     plan = planned([split(0, [[512] * 800])], config, rates=RATES)
-    expected = 81.92 + len(plan.packs) * (RATES.start_seconds + RATES.rung_seconds)
+    starts = len(plan.packs) * (RATES.start_seconds + RATES.rung_seconds)
+    expected = 81.92 + starts + len(plan.chunks) * COMMIT_SECONDS
     assert plan.forecast.seconds == pytest.approx(expected)
 
 
@@ -50,7 +51,7 @@ def test_without_a_price_there_is_time_but_no_cost() -> None:
 
 
 def test_a_rung_is_priced_in_slots_at_the_measured_speed() -> None:
-    assert rung_cost_slots(RATES) == pytest.approx(0.1 * (4096 + 4096) / (0.4096 + 0.8192))
+    assert rung_cost_slots(RATES) == pytest.approx(0.2 * (4096 + 4096) / (0.4096 + 0.8192))
     assert rung_cost_slots(assumed_rates("cpu")) == pytest.approx(1_050)
 
 

@@ -200,6 +200,16 @@ def airflow_job(limit: int, **batching: object) -> JobConfig:
     return job(airflow={"max_mapped_tasks": limit}, batching=batching)
 
 
+def test_a_small_job_takes_a_smaller_budget_than_a_large_one() -> None:
+    rng = random.Random(3)
+    lengths = [min(511, int(rng.lognormvariate(3.7, 1))) + 1 for _ in range(50_000)]
+    small, large = planned([split(0, [lengths[:300]])]), planned([split(0, [lengths])])
+    assert (small.token_budget, large.token_budget) == (2048, 4096)
+    given = planned([split(0, [lengths[:300]])], job(batching={"token_budget": 4096}))
+    assert given.token_budget == 4096
+    assert given.ledger.slots > small.ledger.slots
+
+
 def test_packs_are_balanced_by_time_and_outlast_the_start_of_the_engine() -> None:
     splits = [split(i, [[1 + (i * 37 + k) % 500 for k in range(2_000)]]) for i in range(10)]
     plan = planned(splits, airflow_job(512), rates=RATES)
