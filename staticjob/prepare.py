@@ -50,7 +50,7 @@ def prepare(config: JobConfig, output: Output | None = None) -> tuple[Work, Prep
     max_length(config, model_dir)
     require_tokenizer(model_dir)
     model = model_files.pin(config.model)
-    files = dataset.discover(config.input)
+    files = dataset.discover(config.input, config.output.uri)
     print_ = fingerprint(config, files, model)
     work = target.work(print_)
     claim.take(target.uri, print_)

@@ -83,7 +83,7 @@ def draft_plan(work: Work, prepared: Prepared, calibrate: bool = True) -> Plan:
     """
     stats = [_split_stats(work, split.id) for split in prepared.splits]
     schemas = [dataset.decode_schema(s.kept_schema) for st in stats for s in st.slices]
-    kept = dataset.encode_schema(dataset.unify(schemas))
+    kept = dataset.encode_schema(dataset.kept_schema(schemas))
     config = prepared.config
     model_dir = model_files.resolve(config.model)
     past = history.read(config.output.history_uri) if config.output.history_uri else None

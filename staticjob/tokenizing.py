@@ -238,7 +238,7 @@ def _tokenize_slice(prepared: Prepared, piece: FileSlice, encoder: Encoder, stat
     schemas: list[pa.Schema] = []
     rows = 0
     columns = None if config.input.keep == "all" else list(dict.fromkeys([text_column, *config.input.keep]))
-    for batch in dataset.read_slice(file, piece, columns):
+    for batch in dataset.read_slice(file, piece, columns, text=[text_column]):
         kept = batch.table.schema.names if config.input.keep == "all" else config.input.keep
         schemas.append(pa.schema([batch.table.schema.field(name) for name in kept]))
         texts = dataset.text_values(batch.table[text_column], file.path)
