@@ -1,19 +1,19 @@
 """Does the work per row stay flat? Plan and merge at 10^5, 10^6 and 10^7 rows, without a model.
 
-    python benchmarks/scale.py [--rows 100000 --rows 1000000 …] [--scratch DIR] [--json FILE]
+    python benchmarks/scale.py [--rows 100000 --rows 1000000 …] [--scratch DIR]
 
 For each size a synthetic data set is made: input files of 100,000 rows whose kept column is an id,
 token counts drawn from a long-tailed distribution in shuffled order, and, in place of an engine,
 result objects that hold a small vector computed from each row's place. Plan and merge then run as
 in a job, each in a process of its own so that its peak memory is its own. The merged files are read
 back and compared with what every row must be. 10^7 rows take about 3 GB beneath the scratch folder.
+Without --rows the table is also written to RESULTS.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import resource
 import subprocess
 import sys
@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from results import machine, write_section
 
 from staticjob import claim, dataset, results, storage
 from staticjob.config import validate_job
@@ -310,7 +311,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", type=int, action="append", help="size of a data set; may be repeated")
     parser.add_argument("--scratch", type=Path, help="folder for the data sets; default: a temporary one")
-    parser.add_argument("--json", type=Path, help="also write the numbers there")
     parser.add_argument("--step", choices=["plan", "merge"], help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.step:
@@ -322,10 +322,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="staticjob-scale-", dir=given.scratch) as folder:
             measured.append(measure(Path(folder), rows))
             print(f"{rows:,} rows done", file=sys.stderr)
-    print(f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}\n")
-    print(table(measured))
-    if given.json:
-        given.json.write_text(json.dumps(measured, indent=1))
+    body = f"{machine()}; local disk.\n\n{table(measured)}"
+    print(body)
+    if not given.rows:
+        write_section(Path(__file__).with_name("RESULTS.md"), "Plan and merge at growing sizes", body)
 
 
 if __name__ == "__main__":
