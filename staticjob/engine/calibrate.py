@@ -15,16 +15,16 @@ from staticjob.engine.shape import Shape
 from staticjob.engine.static_engine import StaticEngine
 from staticjob.records import Ceilings, Rates, ShapeRate
 
-REPETITIONS = 3
+REPETITIONS = 2
 # Time per slot is smooth in the length, so a few shapes across the ladder stand for all.
-SHAPES = 5
+SHAPES = 4
 # The side of the square product and the bytes copied: beyond the caches of CPUs, small on a GPU.
 SIDE = {"cpu": 2048, "cuda": 8192}
 COPY_BYTES = {"cpu": 128 << 20, "cuda": 1 << 30}
 
 
 def measure(engine: StaticEngine, shapes: Sequence[Shape], source: str = "calibration") -> Rates:
-    """Time one full batch of a few of `shapes`, spread over their lengths; the median of three."""
+    """Time one full batch of a few of `shapes`, spread over their lengths: the mean of two runs."""
     ordered = sorted(set(shapes))
     picks = sorted({round(i) for i in np.linspace(0, len(ordered) - 1, min(SHAPES, len(ordered)))})
     rates, extra = [], []
@@ -36,7 +36,7 @@ def measure(engine: StaticEngine, shapes: Sequence[Shape], source: str = "calibr
         first, *runs = [
             _seconds(partial(engine.run, shape, ids, lengths, none)) for _ in range(1 + REPETITIONS)
         ]
-        seconds = statistics.median(runs)
+        seconds = statistics.mean(runs)
         rates.append(ShapeRate(length=shape.length, batch=shape.batch, seconds=seconds))
         extra.append(warm_up + max(0.0, first - seconds))
     return Rates(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import nn
@@ -36,15 +37,20 @@ def resolve_dtype(model: ModelConfig, device: torch.device) -> torch.dtype:
 
 
 def load_model(
-    model_dir: Path, model: ModelConfig, device: torch.device, dtype: torch.dtype, attention: str
+    model_dir: Path,
+    model: ModelConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    attention: str,
+    kind: Literal["AutoModel", "AutoModelForCausalLM"] = "AutoModel",
 ) -> nn.Module:
-    """The base model (no task head) in evaluation mode. ConfigError when it cannot be loaded."""
-    from transformers import AutoModel
+    """The model in evaluation mode; AutoModel is without task head. ConfigError when it cannot be loaded."""
+    import transformers
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        loaded = AutoModel.from_pretrained(
+        loaded = getattr(transformers, kind).from_pretrained(
             model_dir,
             dtype=dtype,
             attn_implementation=attention,

