@@ -280,6 +280,9 @@ def test_a_store_that_cannot_be_reached_is_an_infrastructure_failure(
     monkeypatch.setenv(DELAY, "0.001")
     with pytest.raises(InfrastructureError, match="AWS_ENDPOINT_URL"):
         storage.read("s3://bucket/a")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
+    with pytest.raises(ConfigError, match="nonsense; check AWS_ENDPOINT_URL"):
+        storage.read("s3://bucket/a")
     monkeypatch.setenv(TIMEOUT, "soon")
     with pytest.raises(ConfigError, match=f"{TIMEOUT}='soon'"):
         storage.read("s3://bucket/a")

@@ -12,6 +12,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from urllib3.exceptions import HTTPError as TransportError
 
+from staticjob.errors import ConfigError
 from staticjob.storage import failures
 from staticjob.storage.retry import Patience, attempt, from_environment
 
@@ -86,17 +87,18 @@ def call(request: Callable[[Any, int], Result], uri: str, doing: str) -> Result:
 def _make_client(patience: Patience) -> Any:
     # Stores named by an endpoint seldom resolve bucket.host, AWS itself always does.
     own_endpoint = "AWS_ENDPOINT_URL" in os.environ or "AWS_ENDPOINT_URL_S3" in os.environ
-    return boto3.session.Session().client(
-        "s3",
-        config=Config(
-            connect_timeout=min(patience.timeout, 10.0),
-            read_timeout=patience.timeout,
-            retries={"total_max_attempts": 1, "mode": "standard"},  # `attempt` repeats, bodies included
-            max_pool_connections=32,
-            tcp_keepalive=True,
-            # Stores that do not know chunked trailers would keep them as part of the object.
-            request_checksum_calculation="when_required",
-            response_checksum_validation="when_required",
-            s3={"addressing_style": "path"} if own_endpoint else None,
-        ),
+    settings = Config(
+        connect_timeout=min(patience.timeout, 10.0),
+        read_timeout=patience.timeout,
+        retries={"total_max_attempts": 1, "mode": "standard"},  # `attempt` repeats, bodies included
+        max_pool_connections=32,
+        tcp_keepalive=True,
+        # Stores that do not know chunked trailers would keep them as part of the object.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3={"addressing_style": "path"} if own_endpoint else None,
     )
+    try:
+        return boto3.session.Session().client("s3", config=settings)
+    except ValueError as error:
+        raise ConfigError(f"S3 client: {error}; check AWS_ENDPOINT_URL") from None

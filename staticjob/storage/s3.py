@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
@@ -14,14 +15,15 @@ from staticjob.storage import failures
 from staticjob.storage.client import call
 from staticjob.storage.multipart import Upload
 
+BUCKET_NAME = re.compile(r"[A-Za-z0-9._-]{3,255}")
 DELETE_BATCH = 1000  # most keys of one DeleteObjects request
 
 
 def split_uri(uri: str) -> tuple[str, str]:
     """Bucket and key of an s3:// URI; the key is taken literally (no percent-decoding)."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
-    if not bucket:
-        raise ConfigError(f"{uri}: no bucket; expected s3://bucket/key")
+    if not BUCKET_NAME.fullmatch(bucket):
+        raise ConfigError(f"{uri}: {bucket!r} cannot be a bucket's name; expected s3://bucket/key")
     return bucket, key
 
 
