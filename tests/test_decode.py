@@ -1,0 +1,253 @@
+"""Static decoding: the tokens of a row run alone, whatever the batch, the rung or the cache held before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_models
+import torch
+
+from staticjob.config import ModelConfig
+from staticjob.dimensions import Dimensions
+from staticjob.engine.decode import Answer, Look, StaticDecoder
+from staticjob.engine.decode_state import Ending, Finish
+from staticjob.engine.hf_decoder import HfDecoder
+from staticjob.engine.kv_cache import cache_bytes, cache_rungs
+from staticjob.engine.llama_like import LlamaLike
+from staticjob.engine.shape import Shape
+from staticjob.model_files import model_config
+
+NEAR = 1e-3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    """Checkpoint of a family, written once."""
+    made: dict[str, Path] = {}
+
+    def get(family: str) -> Path:
+        if family not in made:
+            made[family] = tiny_models.save(family, tmp_path_factory.mktemp(family) / "model")
+        return made[family]
+
+    return get
+
+
+def decoder(directory: Path, shapes: list[Shape], cap: int, **kwargs) -> StaticDecoder:
+    return StaticDecoder(directory, ModelConfig(path=str(directory)), shapes, cap, **kwargs)
+
+
+def keys(batch: int) -> np.ndarray:
+    return np.zeros(batch, np.int64)
+
+
+def tokens_of(result, row: int) -> list[int]:
+    return result.tokens[row, : result.counts[row]].tolist()
+
+
+def assert_same(mine: list[int], reference: tiny_models.Reference) -> None:
+    """Equal up to the first position where the reference itself was undecided."""
+    sure = next((i for i, m in enumerate(reference.margins) if m < NEAR), len(reference.margins))
+    assert mine[:sure] == reference.tokens[:sure]
+    assert sure == len(reference.tokens) or len(mine) > sure
+
+
+@pytest.mark.parametrize("family", tiny_models.CONFIGS)
+def test_every_family_equals_each_row_run_alone_across_cache_rungs(checkpoints, family):
+    rows = tiny_models.prompts([3, 9, 16, 1, 12])
+    engine = decoder(checkpoints(family), [Shape(16, 8)], cap=40)
+    assert isinstance(engine._model, LlamaLike if family in tiny_models.BY_HAND else HfDecoder)
+    ids, lengths = tiny_models.rectangle(rows, 16, 8)
+    result = engine.generate(Shape(16, 8), ids, lengths, keys(8))
+    model = tiny_models.load(checkpoints(family))
+    for b, row in enumerate(rows):
+        assert_same(tokens_of(result, b), tiny_models.greedy(model, row, 40))
+    assert len(cache_rungs(16, 40, "cpu")) > 1
+    assert result.finish[: len(rows)].tolist() == [Finish.LENGTH] * len(rows)
+
+
+def test_prompts_of_different_lengths_start_at_position_zero_in_a_model_with_absolute_positions(checkpoints):
+    """T2"""
+    rows = tiny_models.prompts([3, 9])
+    engine = decoder(checkpoints("gpt2"), [Shape(16, 2)], cap=1)
+    ids, lengths = tiny_models.rectangle(rows, 16, 2)
+    with torch.inference_mode():
+        logits = engine._prefill(Shape(16, 2), ids, lengths, engine._layers[2])
+        for b, row in enumerate(rows):
+            alone = tiny_models.load(checkpoints("gpt2"))(torch.tensor([row])).logits[0, -1]
+            torch.testing.assert_close(logits[b], alone, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_end_at_any_of_several_stop_ids_and_the_loop_ends_with_the_last_row(checkpoints):
+    """G2"""
+    rows = tiny_models.prompts([5, 7], seed=3)
+    directory = checkpoints("llama")
+    first, second = (tiny_models.greedy(tiny_models.load(directory), row, 8).tokens for row in rows)
+    assert first[1] not in (first[0], *second[:4])
+    assert second[4] not in (*second[:4], first[0])
+    stops = (first[1], second[4])
+    engine = decoder(directory, [Shape(8, 4)], cap=8, ending=Ending(stop_ids=stops))
+    ids, lengths = tiny_models.rectangle(rows, 8, 4)
+    result = engine.generate(Shape(8, 4), ids, lengths, keys(4))
+    assert tokens_of(result, 0) == first[:2]
+    assert tokens_of(result, 1) == second[:5]
+    assert result.finish[:2].tolist() == [Finish.STOP] * 2
+    assert result.curve.active == (2, 1, 1, 1)
+    assert result.curve.slots == 16
+    later = engine.generate(Shape(8, 4), ids, lengths, keys(4), look_steps=3)
+    assert later.curve.steps == 6  # the first look at or after the last row's end
+    assert [tokens_of(later, b) for b in range(2)] == [first[:2], second[:5]]
+
+
+def test_no_stop_id_is_chosen_before_the_least_number_of_tokens(checkpoints):
+    rows = tiny_models.prompts([5], seed=3)
+    directory = checkpoints("llama")
+    free = tiny_models.greedy(tiny_models.load(directory), rows[0], 6).tokens
+    ids, lengths = tiny_models.rectangle(rows, 8, 1)
+    stops = Ending(stop_ids=(free[0],), min_new_tokens=4)
+    result = decoder(directory, [Shape(8, 1)], 12, ending=stops).generate(Shape(8, 1), ids, lengths, keys(1))
+    assert free[0] not in result.tokens[0, :4]
+    plain = Ending(stop_ids=(free[0],))
+    result = decoder(directory, [Shape(8, 1)], 12, ending=plain).generate(Shape(8, 1), ids, lengths, keys(1))
+    assert tokens_of(result, 0) == free[:1]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_nothing_of_a_former_batch_leaks_through_the_cache(checkpoints, family):
+    shape = Shape(16, 4)
+    engine = decoder(checkpoints(family), [shape], cap=24)
+    ids, lengths = tiny_models.rectangle(tiny_models.prompts([4, 11, 16, 2]), 16, 4)
+    clean = engine.generate(shape, ids, lengths, keys(4))
+    engine._cache._storage.fill_(float("nan"))
+    after = engine.generate(shape, ids, lengths, keys(4))
+    assert (after.tokens == clean.tokens).all()
+    assert (after.counts == clean.counts).all()
+
+
+def test_a_rows_bits_do_not_depend_on_its_neighbours_or_its_place(checkpoints):
+    shape = Shape(16, 4)
+    engine = decoder(checkpoints("llama"), [shape], cap=24, ending=Ending(logprobs=True))
+    row, others = tiny_models.prompts([9])[0], tiny_models.prompts([3, 16, 7], seed=5)
+    seen = []
+    for place in range(4):
+        company = list(others)
+        company.insert(place, row)
+        ids, lengths = tiny_models.rectangle(company, 16, 4)
+        result = engine.generate(shape, ids, lengths, keys(4))
+        seen.append((result.tokens[place].tolist(), result.logprobs[place].tobytes()))
+    assert all(s == seen[0] for s in seen)
+
+
+def test_log_probabilities_are_those_of_the_chosen_tokens(checkpoints):
+    row = tiny_models.prompts([6])[0]
+    ids, lengths = tiny_models.rectangle([row], 8, 1)
+    engine = decoder(checkpoints("qwen2"), [Shape(8, 1)], cap=5, ending=Ending(logprobs=True))
+    result = engine.generate(Shape(8, 1), ids, lengths, keys(1))
+    tokens = tokens_of(result, 0)
+    with torch.inference_mode():
+        logits = tiny_models.load(checkpoints("qwen2"))(torch.tensor([row + tokens])).logits[0, 5:-1]
+    expected = logits.log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])[:, 0]
+    np.testing.assert_allclose(result.logprobs[0], expected.numpy(), atol=1e-4)
+
+
+def test_handing_over_leaves_the_active_rows_where_they_stopped(checkpoints):
+    rows = tiny_models.prompts([5, 7], seed=3)
+    engine = decoder(checkpoints("llama"), [Shape(8, 2)], cap=20)
+    ids, lengths = tiny_models.rectangle(rows, 8, 2)
+    whole = engine.generate(Shape(8, 2), ids, lengths, keys(2))
+
+    def at_six(look: Look) -> Answer:
+        return Answer(hand_over=look.step == 6)
+
+    cut = engine.generate(Shape(8, 2), ids, lengths, keys(2), observer=at_six)
+    assert cut.curve.handover == cut.curve.steps == 6
+    assert cut.finish.tolist() == [Finish.ACTIVE] * 2
+    assert cut.counts.tolist() == [7, 7]
+    assert (cut.tokens[:, :7] == whole.tokens[:, :7]).all()
+
+
+def test_rows_the_host_ends_are_ended_and_the_batch_with_the_last_of_them(checkpoints):
+    rows = tiny_models.prompts([5, 7], seed=3)
+    engine = decoder(checkpoints("llama"), [Shape(8, 2)], cap=20)
+    ids, lengths = tiny_models.rectangle(rows, 8, 2)
+    at = {3: (0,), 5: (1,)}
+    result = engine.generate(
+        Shape(8, 2), ids, lengths, keys(2), observer=lambda look: Answer(ended=at.get(look.step, ()))
+    )
+    assert result.counts.tolist() == [4, 6]
+    assert result.finish.tolist() == [Finish.STOP] * 2
+
+
+def test_a_row_with_a_non_finite_result_is_an_error_and_its_neighbours_are_not(checkpoints, monkeypatch):
+    rows = tiny_models.prompts([5, 7], seed=3)
+    engine = decoder(checkpoints("llama"), [Shape(8, 2)], cap=6)
+    ids, lengths = tiny_models.rectangle(rows, 8, 2)
+    whole = engine.generate(Shape(8, 2), ids, lengths, keys(2))
+    step = engine._model.step
+
+    def overflow(*args):
+        logits = step(*args)
+        logits[0] = float("nan")
+        return logits
+
+    monkeypatch.setattr(engine._model, "step", overflow)
+    result = engine.generate(Shape(8, 2), ids, lengths, keys(2))
+    assert result.finish.tolist() == [Finish.ERROR, Finish.LENGTH]
+    assert tokens_of(result, 1) == tokens_of(whole, 1)
+
+
+def test_a_row_near_the_models_last_position_ends_there(checkpoints):
+    row = tiny_models.prompts([126])[0]
+    engine = decoder(checkpoints("gpt2"), [Shape(128, 1)], cap=8)
+    ids, lengths = tiny_models.rectangle([row], 128, 1)
+    result = engine.generate(Shape(128, 1), ids, lengths, keys(1))
+    assert result.counts.tolist() == [2]
+    assert result.finish.tolist() == [Finish.LENGTH]
+
+
+def test_the_cache_holds_exactly_the_predicted_bytes_for_the_largest_shape(checkpoints):
+    shapes = [Shape(16, 8), Shape(64, 2), Shape(32, 4)]
+    engine = decoder(checkpoints("llama"), shapes, cap=33)
+    sizes = Dimensions.of(model_config(checkpoints("llama")))
+    assert engine.cache_bytes == max(cache_bytes(sizes, s.batch, s.length + 32, 4) for s in shapes)
+    assert cache_bytes(sizes, 8, 48, 4) == 2 * 3 * 2 * 8 * 8 * 48 * 4
+    storage = engine._cache._storage.data_ptr()
+    for shape in shapes:
+        ids, lengths = tiny_models.rectangle(tiny_models.prompts([5]), shape.length, shape.batch)
+        engine.generate(shape, ids, lengths, keys(shape.batch))
+    assert engine._cache._storage.data_ptr() == storage
+
+
+@pytest.mark.parametrize(("prompt", "cap"), [(64, 64), (1, 2), (31, 1), (100, 512)])
+def test_cache_rungs_hold_every_step_and_end_at_the_last_slot(prompt, cap):
+    rungs = cache_rungs(prompt, cap, "cpu")
+    assert list(rungs) == sorted(set(rungs))
+    assert (rungs[-1] == prompt + cap - 1) if cap > 1 else rungs == ()
+    assert all(r > prompt for r in rungs)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_replayed_graphs_equal_the_rows_run_alone(checkpoints, family):
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    rows = tiny_models.prompts([3, 9, 16])
+    directory, shape = checkpoints(family), Shape(16, 4)
+    settings = ModelConfig(path=str(directory), dtype="float32", device="cuda")
+    engine = StaticDecoder(directory, settings, [shape], 24)
+    engine.warm_up(shape)
+    ids, lengths = tiny_models.rectangle(rows, 16, 4)
+    result = engine.generate(shape, ids, lengths, keys(4))
+    model = tiny_models.load(directory)
+    for b, row in enumerate(rows):
+        assert_same(tokens_of(result, b), tiny_models.greedy(model, row, 24))
