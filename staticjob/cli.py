@@ -37,6 +37,8 @@ ENVIRONMENT
   STATICJOB_SCRATCH           where merge spools rows (the system's temporary folder)
   STATICJOB_FLUSH_SECONDS     seconds of finished batches a killed chunk may lose (30)
   STATICJOB_STALL_SECONDS     silence after which an engine counts as hung (600)
+  STATICJOB_STORE_TIMEOUT     seconds a request to the store may take (60)
+  STATICJOB_STORE_ATTEMPTS    tries of a request to the store (8)
   STATICJOB_DIE_WITH_PARENT   1: end at once when the parent process ends
 
 \b
