@@ -83,7 +83,8 @@ def _gone(pid: int) -> bool:
 def _context(conf: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     params = {"date": None, "set": [], **(conf or {})}
     run = SimpleNamespace(conf=conf, run_after=dt.datetime(2026, 2, 1, 3, tzinfo=UTC))
-    return {"params": params, "dag_run": run, "ti": Pushed(), **more}
+    dag = SimpleNamespace(params={"date": None, "set": []})
+    return {"params": params, "dag_run": run, "dag": dag, "ti": Pushed(), **more}
 
 
 def _chunk(**options: Any) -> ChunkOperator:
@@ -191,8 +192,7 @@ def test_prepare_returns_the_splits_and_pushes_addresses_only(stub: Stub) -> Non
 
 
 def test_an_unknown_key_of_the_runs_conf_is_refused_with_the_nearest_one(stub: Stub) -> None:
-    context = _context()
-    context["dag_run"].conf = {"dat": "2026-01-31"}
+    context = _context({"dat": "2026-01-31"})
     with pytest.raises(AirflowFailException, match="unknown key 'dat'; did you mean 'date'"):
         PrepareOperator(task_id="prepare", job="/jobs/a.yaml").execute(context)
 

@@ -35,7 +35,8 @@ class PrepareOperator(StaticJobOperator):
 
     def execute(self, context: Context) -> list[str]:
         params: Mapping[str, Any] = context["params"]
-        refuse_unknown_keys(context["dag_run"].conf or {}, params)
+        # Not `params`: Airflow has put the unknown keys of the conf among them.
+        refuse_unknown_keys(context["dag_run"].conf or {}, context["dag"].params)
         day = date_of_run(
             params.get("date"),
             context.get("data_interval_start"),

@@ -80,5 +80,7 @@ if __name__ == "__main__":
     except click.ClickException as error:
         error.show()
         raise SystemExit(error.exit_code) from None
-    except (Exception, KeyboardInterrupt, click.Abort) as error:  # the one place where failures end
+    except click.Abort:  # what click makes of Ctrl-C
+        console.fail(KeyboardInterrupt(), as_json=False)
+    except Exception as error:  # the one place where failures end
         console.fail(error, as_json=False)

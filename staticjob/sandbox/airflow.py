@@ -160,7 +160,7 @@ class AirflowSandbox:
             # A run goes from step to step as fast as the scheduler looks.
             "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": 0.5,
             "DAG_PROCESSOR__PARSING_PROCESSES": 1,
-            "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 20,
+            "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 60,
         }
         return {
             **os.environ,

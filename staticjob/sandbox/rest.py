@@ -62,7 +62,7 @@ class AirflowApi:
             map_index=task["map_index"],
             full_content=True,
         )
-        return [line if isinstance(line, str) else str(line.get("event", "")) for line in page["content"]]
+        return [text for line in page["content"] for text in _log_lines(line)]
 
     def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         return _body(self._send(method, path, **options))
@@ -75,6 +75,14 @@ class AirflowApi:
             return self._http.request(method, f"/api/v2{path}", **options)
         except httpx.HTTPError as error:
             raise InfrastructureError(f"Airflow API {method} {path}: {error}") from None
+
+
+def _log_lines(line: str | Mapping[str, Any]) -> list[str]:
+    """A line of a task log as text, and under it the exceptions that it reports."""
+    if isinstance(line, str):
+        return [line]
+    errors = line.get("error_detail") or []
+    return [str(line.get("event", "")), *(f"{e['exc_type']}: {e['exc_value']}" for e in errors)]
 
 
 def _body(response: httpx.Response) -> dict[str, Any]:
