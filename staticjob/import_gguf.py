@@ -64,6 +64,5 @@ def _convert(source: Path, partial: Path) -> None:
         raise ConfigError(f"GGUF file {source}: transformers cannot load it: {reason}") from None
     # The weights are plain numbers from here on; a leftover quantisation note would be obeyed by loaders.
     model.config.__dict__.pop("quantization_config", None)
-    del model.hf_quantizer
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)
