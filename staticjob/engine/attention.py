@@ -6,6 +6,7 @@ so a row's bits would depend on its neighbours. Here the mask is always given.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -30,8 +31,13 @@ def static_mask(*, attention_mask: torch.Tensor, mask_function: Any, **kwargs: A
     return mask
 
 
-def register() -> str:
-    """Make both known to transformers; returns the name to load models with."""
+def register(config: Mapping[str, Any]) -> str:
+    """Make both known to transformers; returns the attention to load a model of this config.json with.
+
+    Scores that are capped (Gemma 2) need Hugging Face's own eager attention: the fused one leaves it out.
+    """
+    if config.get("attn_logit_softcapping"):
+        return "eager"
     AttentionInterface.register(NAME, sdpa_attention_forward)
     AttentionMaskInterface.register(NAME, static_mask)
     return NAME

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -63,6 +63,13 @@ def load_model(
         raise ConfigError(f"model {model_dir}: cannot be loaded: {reason}{_hint(model_dir, model)}") from None
     module: nn.Module = loaded.to(device).eval()
     return module.requires_grad_(False)
+
+
+def encoder(model: Any) -> nn.Module:
+    """The part that reads a text: an encoder-decoder's encoder, else the whole; without a KV cache."""
+    module: nn.Module = model.get_encoder() if model.config.is_encoder_decoder else model
+    model.config.use_cache = False
+    return module
 
 
 def _hint(model_dir: Path, model: ModelConfig) -> str:

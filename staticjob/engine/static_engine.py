@@ -121,9 +121,9 @@ class StaticEngine:
         return torch.cuda.max_memory_allocated(self._torch_device) if self._graphs else None
 
     def _load(self, dtype: torch.dtype) -> nn.Module:
-        model = loader.load_model(
-            self._model_dir, self._job.model, self._torch_device, dtype, attention.register()
-        )
+        kind = attention.register(self.config)
+        model = loader.load_model(self._model_dir, self._job.model, self._torch_device, dtype, kind)
+        model = loader.encoder(model)
         if self._graphs is None and dtype == torch.float32:
             fuse(model)
         return model
