@@ -21,7 +21,8 @@ from staticjob.gather import LOOKUPS_AHEAD, Places, check_coverage, fill, in_ord
 from staticjob.layout import Output, Work
 from staticjob.publish import ROW_GROUP_BYTES, ParquetLayout, Tally, output_schema, write_file
 from staticjob.records import Commit, InputFile, MergeCommit, MergeGroup, OutputFile, Plan, Prepared
-from staticjob.spool import Spool, scratch_folder
+from staticjob.scratch import scratch_folder
+from staticjob.spool import Spool
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from staticjob import claim, dataset, storage
 from staticjob.errors import DataError
 from staticjob.finish import finish
 from staticjob.merge import merge_group
+from staticjob.rates import measured_rates
 from staticjob.records import Commit, Manifest, MergeCommit, Status
 
 A, B = "a" * 64, "b" * 64
@@ -76,6 +77,17 @@ def test_the_manifest_accounts_for_every_row_slot_and_second(tmp_path: Path) -> 
     assert manifest.rates is not None
     assert [(r.length, r.batch, r.seconds) for r in manifest.rates.shapes] == [(64, 8, 0.5)]
     assert manifest.versions["torch"] == "2"
+
+
+def test_rates_for_the_next_run_leave_out_kept_batches_and_the_warm_ups_of_a_start(tmp_path: Path) -> None:
+    made = fabricate(tmp_path, rows=(32,), statuses=(Status.OK,), rows_per_chunk=16)
+    first, second = (storage.read_json(made.work.commit(c), Commit) for c in ("c000", "c001"))
+    second = second.model_copy(update={"kept_batches": 1, "compute_seconds": 0.8, "length": 32})
+    rates = measured_rates(made.plan, [first, second], "run x")
+    assert rates is not None
+    assert [(r.length, r.batch, r.seconds) for r in rates.shapes] == [(64, 8, 0.5), (32, 8, 0.8)]
+    assert rates.start_seconds == pytest.approx(3.0 - 2 * rates.rung_seconds)
+    assert measured_rates(made.plan, [second.model_copy(update={"kept_batches": 2})], "run x") is None
 
 
 def test_finishing_again_changes_nothing_and_says_so(tmp_path: Path) -> None:

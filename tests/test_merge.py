@@ -17,7 +17,8 @@ from staticjob import dataset, gather, results, storage
 from staticjob.errors import ConfigError, DataError, InfrastructureError
 from staticjob.merge import merge_group
 from staticjob.records import Block, Status
-from staticjob.spool import SCRATCH, Spool
+from staticjob.scratch import SCRATCH
+from staticjob.spool import Spool
 
 
 def merge_all(made: Fabricated) -> None:
