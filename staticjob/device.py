@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import resource
+from contextlib import suppress
 from pathlib import Path
 
 from staticjob.config import ModelConfig
@@ -49,9 +49,22 @@ def _has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
-def peak_resident() -> int:
-    """Most memory this process has held, in bytes: on a CPU host memory is the device's memory."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def peak_resident() -> int | None:
+    """Most memory this process has held since `forget_peak`, in bytes; None where Linux does not tell.
+
+    On CPU, host memory is the device's memory.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+
+
+def forget_peak() -> None:
+    """Start `peak_resident` anew from what is held now."""
+    with suppress(OSError):  # not Linux, or a sandbox that forbids it: the peak then counts from the start
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def free_memory() -> int | None:

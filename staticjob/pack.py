@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from staticjob import model_files, storage
+from staticjob.device import forget_peak
 from staticjob.errors import ConfigError
 from staticjob.layout import Work
 from staticjob.progress import Reporter
-from staticjob.records import Chunk, Commit, Plan, Prepared
+from staticjob.records import Ceilings, Chunk, Commit, Plan, Prepared
 from staticjob.watch import StopFlag
 
 log = logging.getLogger(__name__)
@@ -85,8 +86,11 @@ def _run(
     # Deferred: these load torch, which neither a finished pack nor the CLI's help needs.
     from staticjob.chunk import ChunkRun, Worker
     from staticjob.engine import Shape, StaticEngine
-    from staticjob.engine.calibrate import ceilings
 
+    # The report holds measured speed against what the device can do; measured once per device, and
+    # before the engine is there, so that the peak of memory is the engine's own.
+    known = plan.rates is not None and plan.rates.ceilings is not None
+    best = None if known else _ceilings(prepared)
     shapes = sorted({Shape(c.length, c.batch) for c in todo}, key=lambda s: s.length, reverse=True)
     model_dir = model_files.resolve(prepared.config.model)
     engine = StaticEngine(model_dir, prepared.config, shapes)
@@ -100,12 +104,25 @@ def _run(
         start_seconds,
         len(shapes),
     )
-    # The report holds measured speed against what the device can do; measured once per device.
-    known = plan.rates is not None and plan.rates.ceilings is not None
-    worker = Worker(engine, stop, reporter, None if known else ceilings(engine.device, engine.dtype))
+    worker = Worker(engine, stop, reporter, best)
     for chunk in todo:
         stop.check()
         commit = ChunkRun(work, prepared.files, chunk, worker).run(start_seconds)
         start_seconds = 0.0
         commits[chunk.id] = commit
         reporter.committed(commit)
+
+
+def _ceilings(prepared: Prepared) -> Ceilings:
+    import torch
+
+    from staticjob.engine import calibrate, loader
+
+    device = loader.resolve_device(prepared.config.model)
+    dtype = loader.resolve_dtype(prepared.config.model, device)
+    best = calibrate.ceilings(str(device), str(dtype).removeprefix("torch."))
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    forget_peak()
+    return best

@@ -6,6 +6,7 @@ These are the functions behind the commands; Airflow's tasks and `staticjob run`
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 
 from staticjob import dataset, history, model_files, storage
@@ -106,13 +107,18 @@ def draft_plan(work: Work, prepared: Prepared, calibrate: bool = True) -> Plan:
     first = make(known)
     if known is not None or not calibrate or not first.rungs or not can_run(target):
         return first
+    began = time.perf_counter()
     from staticjob.engine import Shape, StaticEngine
     from staticjob.engine.calibrate import ceilings, measure
 
     shapes = [Shape(rung.length, rung.batch) for rung in first.rungs]
     log.info("no rates of an earlier run: measuring a few of %d shapes on %s", len(shapes), target.device)
-    rates = measure(StaticEngine(model_dir, config, shapes), shapes)
-    return make(rates.model_copy(update={"ceilings": ceilings(rates.device, rates.dtype)}))
+    engine = StaticEngine(model_dir, config, shapes)
+    # As a worker's start: imports count, though this process may have done some of them already.
+    start = time.perf_counter() - began
+    rates = measure(engine, shapes)
+    best = ceilings(rates.device, rates.dtype)
+    return make(rates.model_copy(update={"ceilings": best, "start_seconds": start}))
 
 
 def _split_stats(work: Work, split: str) -> SplitStats:
@@ -125,19 +131,18 @@ def merge(
     work: Work, prepared: Prepared, plan: Plan, groups: Sequence[str] = ()
 ) -> tuple[tuple[MergeCommit, ...], int]:
     """Publish the named merge groups (all when none is named); return their commits and how many stood."""
+    from staticjob.gather import read_commits
     from staticjob.merge import merge_group, standing
 
     known = {group.id: group for group in plan.groups}
     unknown = [name for name in groups if name not in known]
     if unknown:
         raise ConfigError(f"group {unknown[0]}: not in the plan, which has {len(known)} merge groups")
-    merged = []
-    reused = 0
-    for name in groups or known:
-        commit = standing(work, prepared, known[name])
-        reused += commit is not None
-        merged.append(commit or merge_group(work, prepared, plan, known[name]))
-    return tuple(merged), reused
+    kept = {name: standing(work, prepared, known[name]) for name in groups or known}
+    missing = [name for name, commit in kept.items() if commit is None]
+    commits = read_commits(work, plan.chunks) if missing else {}
+    made = {name: merge_group(work, prepared, plan, known[name], commits) for name in missing}
+    return tuple(commit or made[name] for name, commit in kept.items()), len(kept) - len(missing)
 
 
 def finish(work: Work, prepared: Prepared, plan: Plan) -> tuple[Manifest, bool]:
