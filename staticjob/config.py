@@ -76,7 +76,7 @@ class OutputConfig(Section):
         default=None, description="object that keeps rates and past runs; default: beside the dated outputs"
     )
     compression: Literal["zstd", "snappy", "none"] = Field(
-        default="zstd", description="Parquet compression of columns other than the results"
+        default="zstd", description="Parquet compression of the output files"
     )
 
 

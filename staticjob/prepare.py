@@ -55,22 +55,23 @@ def prepare(config: JobConfig, output: Output | None = None) -> tuple[Work, Prep
     work = target.work(print_)
     claim.take(target.uri, print_)
     storage.put_json(work.started, Started(started=now()))
-    existing = storage.head(work.job)
-    if existing is None:
-        record = Prepared(
-            staticjob=__version__,
-            config=config,
-            fingerprint=print_,
-            files=files,
-            splits=dataset.plan_splits(files),
-            model=model,
-            created=now(),
-        )
+    before = storage.read_json(work.job, Prepared) if storage.head(work.job) else None
+    record = Prepared(
+        staticjob=__version__,
+        config=config,
+        fingerprint=print_,
+        files=files,
+        splits=before.splits if before else dataset.plan_splits(files),
+        model=model,
+        created=before.created if before else now(),
+    )
+    # Settings that change no result (a price, an error ceiling, where the input lies) may have
+    # changed since: the record is always the job as it is now.
+    if record != before:
         resolved = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
         storage.put(work.config, resolved.encode())
-        if storage.put_json_if_absent(work.job, record):
-            return work, record, False
-    return work, storage.read_json(work.job, Prepared), True
+        storage.put_json(work.job, record)
+    return work, record, before is not None
 
 
 def fingerprint(config: JobConfig, files: tuple[InputFile, ...], model: ModelFiles) -> str:

@@ -85,6 +85,14 @@ def test_preparing_again_keeps_the_record_and_says_so(base: Path) -> None:
     assert storage.read_json(work.job, Prepared) == first
 
 
+def test_a_new_error_ceiling_reaches_a_job_that_is_already_prepared(base: Path) -> None:
+    prepare(job(str(base)))
+    work, record, reused = prepare(job(str(base), limits={"max_error_rate": 0.5}))
+    assert reused
+    assert record.config.limits.max_error_rate == 0.5
+    assert storage.read_json(work.job, Prepared) == record
+
+
 def test_a_limit_beyond_the_models_positions_is_refused(base: Path) -> None:
     with pytest.raises(ConfigError, match="513 is beyond the 512 positions") as error:
         prepare(job(str(base), limits={"max_length": 513}, batching={"ladder": [513]}))
