@@ -29,6 +29,8 @@ OFFSET_POSITIONS = {
     "camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta",
     "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
 }  # fmt: skip
+# Families whose positions are relative: their n_positions is no limit.
+RELATIVE_POSITIONS = {"mt5", "t5", "umt5"}
 POSITION_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 
 
@@ -117,23 +119,15 @@ def read_json(path: Path, missing: str) -> Any:
         raise ConfigError(f"model file {path}: cannot be read as JSON: {error}") from None
 
 
-def tokenizer_file(directory: Path) -> Path:
-    """The model's tokenizer.json; ConfigError when it has none."""
-    path = directory / "tokenizer.json"
-    if path.is_file():
-        return path
-    raise ConfigError(
-        f"model {directory}: no tokenizer.json; write one with "
-        "AutoTokenizer.from_pretrained(…).save_pretrained(…)"
-    )
-
-
 def max_positions(config: dict[str, Any]) -> int | None:
     """Tokens one row can have by the model's config.json; None where positions are unbounded.
 
-    RoBERTa-like models count positions from pad_token_id + 1, so 514 embeddings serve 512 tokens.
+    RoBERTa-like models count positions from pad_token_id + 1 (1 + 1 where the file leaves it out), so
+    514 embeddings serve 512 tokens.
     """
     config = config.get("text_config") or config
+    if config.get("model_type") in RELATIVE_POSITIONS:
+        return None
     value = next((config[key] for key in POSITION_KEYS if isinstance(config.get(key), int)), None)
     if value is None or value <= 0:
         return None
