@@ -15,7 +15,7 @@ from typing import Any
 
 from staticjob import model_cache
 from staticjob.config import ModelConfig
-from staticjob.errors import ConfigError
+from staticjob.errors import ConfigError, DataError
 from staticjob.records import ModelFiles, PinnedObject
 
 # What a model is read from; anything else in its directory (documents, other frameworks' weights)
@@ -73,6 +73,20 @@ def pin(model: ModelConfig) -> ModelFiles:
     return ModelFiles(source=model.path, files=tuple(files), digest=total.hexdigest())
 
 
+def resolve_pinned(model: ModelConfig, pinned: ModelFiles) -> Path:
+    """`resolve`, once it is known that the files are those pinned at prepare.
+
+    Raises DataError when they are not: results of two models must never share an output.
+    """
+    directory = resolve(model)
+    if pin(model).digest != pinned.digest:
+        raise DataError(
+            f"model {model.path} at {directory} is not the one this job was prepared with; "
+            "restore its files, or prepare the job again"
+        )
+    return directory
+
+
 def wanted(name: str, model: ModelConfig) -> bool:
     """Whether the file `name` (relative to the model's directory) is part of the model."""
     *folders, last = name.split("/")
@@ -117,6 +131,17 @@ def read_json(path: Path, missing: str) -> Any:
         raise ConfigError(f"model {path.parent}: no {path.name}; {missing}") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"model file {path}: cannot be read as JSON: {error}") from None
+
+
+def tokenizer_file(directory: Path) -> Path:
+    """The model's tokenizer.json; ConfigError when it has none."""
+    path = directory / "tokenizer.json"
+    if path.is_file():
+        return path
+    raise ConfigError(
+        f"model {directory}: no tokenizer.json; write one with "
+        "AutoTokenizer.from_pretrained(…).save_pretrained(…)"
+    )
 
 
 def max_positions(config: dict[str, Any]) -> int | None:

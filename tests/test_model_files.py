@@ -14,8 +14,8 @@ from conftest import Bucket
 
 from staticjob import model_cache
 from staticjob.config import ModelConfig
-from staticjob.errors import ConfigError, InfrastructureError
-from staticjob.model_files import max_positions, model_config, pin, resolve
+from staticjob.errors import ConfigError, DataError, InfrastructureError
+from staticjob.model_files import max_positions, model_config, pin, resolve, resolve_pinned, tokenizer_file
 
 FILES = {
     "config.json": b'{"model_type": "bert", "hidden_size": 4}',
@@ -147,6 +147,14 @@ class TestPin:
         moved.rename(model)
         assert pin(ModelConfig(path=str(model))).digest == here
 
+    def test_a_model_that_changed_since_it_was_pinned_is_refused(self, model: Path) -> None:
+        config = ModelConfig(path=str(model))
+        pinned = pin(config)
+        assert resolve_pinned(config, pinned) == model
+        (model / "model.safetensors").write_bytes(b"other weights")
+        with pytest.raises(DataError, match="is not the one this job was prepared with"):
+            resolve_pinned(config, pinned)
+
     def test_an_unchanged_file_is_not_read_again(self, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         config = ModelConfig(path=str(model))
         first = pin(config)
@@ -258,6 +266,11 @@ class TestContents:
         (tmp_path / "config.json").write_text("{")
         with pytest.raises(ConfigError, match=r"config\.json: cannot be read as JSON"):
             model_config(tmp_path)
+
+    def test_a_model_without_tokenizer_is_refused_in_one_line(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"no tokenizer\.json; write one with") as caught:
+            tokenizer_file(tmp_path)
+        assert "\n" not in str(caught.value)
 
     @pytest.mark.parametrize(
         ("config", "expected"),
