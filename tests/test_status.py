@@ -77,6 +77,16 @@ def test_the_output_folder_and_the_work_prefix_mean_the_same_job(made: Planned) 
     assert find_work(made.output.uri) == find_work(made.work.uri) == made.work
 
 
+@pytest.mark.parametrize("form", ["./out", "out/", "file://{0}/out"])
+def test_finished_work_counts_however_the_output_is_spelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_input(str(tmp_path / "in"), texts(20))
+    made = planned(job(str(tmp_path), output={"uri": form.format(tmp_path)}))
+    assert read_status(made.output.uri).splits_done == len(made.prepared.splits) > 0
+
+
 def test_a_folder_no_job_wrote_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no job has this folder as its output"):
         read_status(str(tmp_path))

@@ -247,6 +247,16 @@ def test_file_uris_and_paths_name_the_same_object(tmp_path: Path) -> None:
     assert storage.read(f"{tmp_path}/a b") == b"x"
 
 
+@pytest.mark.parametrize("form", ["./{0}", "{0}/", "file://{1}/{0}"])
+def test_listed_objects_are_spelled_as_their_folder_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = form.format("data", tmp_path)
+    storage.put(join(folder, "sub", "a"), b"x")
+    assert [item.uri for item in storage.list_objects(folder)] == [join(folder, "sub", "a")]
+
+
 def test_linked_folders_are_read_and_circles_are_not(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "real/a").write_text("x")

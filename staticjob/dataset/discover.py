@@ -6,7 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Literal
 
 from staticjob import storage
@@ -117,8 +117,7 @@ def _stem(path: str) -> str:
 def _relative(uri: str, base: str, single: bool) -> str:
     if single:
         return uri.rsplit("/", 1)[-1]
-    folder = base.rstrip("/") if storage.is_s3(base) else str(Path(base.removeprefix("file://")))
-    return uri.removeprefix(folder).removeprefix("/")
+    return uri.removeprefix(base.rstrip("/")).removeprefix("/")
 
 
 def _check(path: str, item: PinnedObject) -> None:

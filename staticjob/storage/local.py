@@ -31,11 +31,15 @@ def list_objects(uri: str) -> list[PinnedObject]:
     named = head(uri)
     if named:
         return [] if uri.endswith("/") else [named]
-    names = sorted(name for name in _walk(to_path(uri), uri) if not name.endswith(UNFINISHED))
+    # Spelled as the folder was: callers compare with what they joined to it (./out, file:///out).
+    base = uri.rstrip("/")
+    names = sorted(f"{base}/{name}" for name in _walk(to_path(uri), uri) if not name.endswith(UNFINISHED))
     return [item for item in map(head, names) if item]
 
 
 def _walk(path: Path, uri: str) -> Iterator[str]:
+    """Paths of all files beneath `path`, relative to it."""
+
     def refuse(error: OSError) -> None:
         if error.errno not in MISSING:
             raise _explain(error, uri, "list") from error
@@ -44,7 +48,7 @@ def _walk(path: Path, uri: str) -> Iterator[str]:
     for folder, folders, files in os.walk(path, onerror=refuse, followlinks=True):
         seen.add(os.path.realpath(folder))
         folders[:] = [name for name in folders if os.path.realpath(Path(folder, name)) not in seen]
-        yield from (str(Path(folder, name)) for name in files)
+        yield from (Path(folder, name).relative_to(path).as_posix() for name in files)
 
 
 def head(uri: str) -> PinnedObject | None:
