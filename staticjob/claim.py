@@ -86,9 +86,8 @@ def earlier_runs(claim: Claim) -> tuple[str, ...]:
 
 def success_of(output: Output) -> str | None:
     """Fingerprint of the run whose `_SUCCESS` stands; None when there is no `_SUCCESS`."""
-    if storage.head(output.success) is None:
-        return None
-    return storage.read(output.success).decode("utf-8", "replace").strip()
+    written = storage.find(output.success)
+    return None if written is None else written.decode("utf-8", "replace").strip()
 
 
 def _uri(output: Output, number: int) -> str:

@@ -64,11 +64,12 @@ def finish(
 
 def _read_merges(work: Work, plan: Plan) -> list[MergeCommit]:
     def one(group: MergeGroup) -> MergeCommit:
-        if storage.head(work.merge(group.id)) is None:
+        merged = storage.find_json(work.merge(group.id), MergeCommit)
+        if merged is None:
             raise DataError(
                 f"group {group.id}: not merged; run `staticjob merge {work.uri} --group {group.id}` first"
             )
-        return storage.read_json(work.merge(group.id), MergeCommit)
+        return merged
 
     return list(in_order(one, plan.groups, LOOKUPS_AHEAD))
 
@@ -78,7 +79,7 @@ def _check_standing(work: Work, prepared: Prepared, merges: Sequence[MergeCommit
     if uris:
         raise DataError(
             f"{uris[0]}: gone, or not the file that was merged ({len(uris)} such files in all); run "
-            f" `staticjob merge {work.uri}` again, then finish"
+            f"`staticjob merge {work.uri}` again, then finish"
         )
 
 
@@ -119,9 +120,11 @@ def _manifest(
 
 def _finished(output: Output, manifest: Manifest) -> Manifest | None:
     """The standing manifest if `_SUCCESS` and it are of this run and of these very files."""
-    if claim.success_of(output) != manifest.fingerprint or storage.head(output.manifest) is None:
+    if claim.success_of(output) != manifest.fingerprint:
         return None
-    standing = storage.read_json(output.manifest, Manifest)
+    standing = storage.find_json(output.manifest, Manifest)
+    if standing is None:
+        return None
     same = (standing.fingerprint, standing.files) == (manifest.fingerprint, manifest.files)
     return standing if same else None
 
@@ -130,10 +133,10 @@ def _remove_left_overs(held: claim.Claim, prepared: Prepared) -> None:
     """Delete output files that other runs wrote here and this one does not: readers take them for rows."""
     own = {file.output for file in prepared.files}
     for fingerprint in claim.earlier_runs(held):
-        job = held.output.work(fingerprint).job
-        if storage.head(job) is None:
+        other = storage.find_json(held.output.work(fingerprint).job, Prepared)
+        if other is None:
             continue
-        others = {file.output for file in storage.read_json(job, Prepared).files} - own
+        others = {file.output for file in other.files} - own
         storage.delete([held.output.file(path) for path in sorted(others)])
 
 

@@ -90,11 +90,12 @@ def read_commits(work: Work, chunks: Sequence[Chunk]) -> dict[str, Commit]:
     """The commit of every chunk; DataError naming the first chunk that has none."""
 
     def one(chunk: Chunk) -> Commit:
-        if storage.head(work.commit(chunk.id)) is None:
+        commit = storage.find_json(work.commit(chunk.id), Commit)
+        if commit is None:
             raise DataError(
                 f"chunk {chunk.id}: not finished; run `staticjob chunk {work.uri} --chunk {chunk.id}` first"
             )
-        return storage.read_json(work.commit(chunk.id), Commit)
+        return commit
 
     return {commit.chunk: commit for commit in in_order(one, chunks, LOOKUPS_AHEAD)}
 

@@ -33,7 +33,7 @@ class History(Record):
 
 def read(uri: str) -> History | None:
     """The job's history; None before its first finished run."""
-    return storage.read_json(uri, History) if storage.head(uri) else None
+    return storage.find_json(uri, History)
 
 
 def append(uri: str, run: Run, model_digest: str, rates: Rates | None, device_memory: int | None) -> None:

@@ -138,10 +138,8 @@ class _Publication:
 
 def standing(work: Work, prepared: Prepared, group: MergeGroup) -> MergeCommit | None:
     """The group's commit if all its files still lie as it says; None when it must be merged (again)."""
-    if storage.head(work.merge(group.id)) is None:
-        return None
-    merged = storage.read_json(work.merge(group.id), MergeCommit)
-    return None if displaced(prepared, [merged]) else merged
+    merged = storage.find_json(work.merge(group.id), MergeCommit)
+    return None if merged is None or displaced(prepared, [merged]) else merged
 
 
 def displaced(prepared: Prepared, merges: Sequence[MergeCommit]) -> tuple[str, ...]:

@@ -28,8 +28,7 @@ class PackResult:
 
 def committed(work: Work, chunk: Chunk) -> Commit | None:
     """The chunk's commit, or None while it does not count."""
-    uri = work.commit(chunk.id)
-    return storage.read_json(uri, Commit) if storage.head(uri) else None
+    return storage.find_json(work.commit(chunk.id), Commit)
 
 
 def select(plan: Plan, ids: Sequence[str]) -> tuple[Chunk, ...]:

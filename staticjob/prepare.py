@@ -55,7 +55,7 @@ def prepare(config: JobConfig, output: Output | None = None) -> tuple[Work, Prep
     work = target.work(print_)
     claim.take(target.uri, print_)
     storage.put_json(work.started, Started(started=now()))
-    before = storage.read_json(work.job, Prepared) if storage.head(work.job) else None
+    before = storage.find_json(work.job, Prepared)
     record = Prepared(
         staticjob=__version__,
         config=config,

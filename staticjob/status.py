@@ -111,7 +111,7 @@ def read_status(uri: str) -> JobStatus:
     work = find_work(uri)
     prepared = storage.read_json(work.job, Prepared)
     output = Output(prepared.config.output.uri)
-    plan = storage.read_json(work.plan, Plan) if storage.head(work.plan) else None
+    plan = storage.find_json(work.plan, Plan)
     present = {obj.uri for obj in storage.list_objects(work.uri + "/")}
     splits_done = sum(1 for split in prepared.splits if work.split(split.id) in present)
     ids = [chunk.id for chunk in plan.chunks] if plan else []

@@ -23,16 +23,18 @@ log = logging.getLogger(__name__)
 
 def load_prepared(work: Work) -> Prepared:
     """`job.json` of a work prefix; ConfigError when there is none."""
-    if storage.head(work.job) is None:
+    prepared = storage.find_json(work.job, Prepared)
+    if prepared is None:
         raise ConfigError(f"{work.uri}: no job.json here; give the work URI that `staticjob prepare` printed")
-    return storage.read_json(work.job, Prepared)
+    return prepared
 
 
 def load_plan(work: Work) -> Plan:
     """`plan.json` of a work prefix; ConfigError when the job is not planned yet."""
-    if storage.head(work.plan) is None:
+    plan = storage.find_json(work.plan, Plan)
+    if plan is None:
         raise ConfigError(f"{work.uri}: not planned yet; run `staticjob plan {work.uri}` first")
-    return storage.read_json(work.plan, Plan)
+    return plan
 
 
 def tokenize(work: Work, prepared: Prepared, splits: Sequence[str]) -> tuple[tuple[SplitStats, ...], int]:
@@ -68,8 +70,9 @@ def plan(work: Work, prepared: Prepared, calibrate: bool = True) -> tuple[Plan, 
 
     A plan is made once per fingerprint: rates measured later never move a chunk.
     """
-    if storage.head(work.plan) is not None:
-        return storage.read_json(work.plan, Plan), True
+    before = storage.find_json(work.plan, Plan)
+    if before is not None:
+        return before, True
     plan = draft_plan(work, prepared, calibrate)
     if not storage.put_json_if_absent(work.plan, plan):
         return storage.read_json(work.plan, Plan), True
@@ -122,9 +125,10 @@ def draft_plan(work: Work, prepared: Prepared, calibrate: bool = True) -> Plan:
 
 
 def _split_stats(work: Work, split: str) -> SplitStats:
-    if storage.head(work.split(split)) is None:
+    stats = storage.find_json(work.split(split), SplitStats)
+    if stats is None:
         raise DataError(f"split {split}: not tokenized; run `staticjob tokenize {work.uri} --split {split}`")
-    return storage.read_json(work.split(split), SplitStats)
+    return stats
 
 
 def merge(

@@ -41,6 +41,8 @@ def test_an_object_is_read_back_as_it_was_put(folder: str) -> None:
 def test_a_missing_object_is_none_to_head_and_an_error_to_read(folder: str) -> None:
     uri = join(folder, "none")
     assert storage.head(uri) is None
+    assert storage.find(uri) is None
+    assert storage.find_json(uri, Note) is None
     assert storage.list_objects(folder) == []
     with pytest.raises(DataError, match="none: there is no such"):
         storage.read(uri)
@@ -197,8 +199,9 @@ def test_records_are_stored_as_json_and_refused_when_they_are_something_else(fol
     assert not storage.put_json_if_absent(uri, Note(text="other"))
     assert storage.read_json(uri, Note) == Note(text="é")
     storage.put(uri, b'{"tex')
-    with pytest.raises(DataError, match=r"note\.json: not a Note"):
-        storage.read_json(uri, Note)
+    for read in (storage.read_json, storage.find_json):
+        with pytest.raises(DataError, match=r"note\.json: not a Note"):
+            read(uri, Note)
 
 
 def test_a_bucket_that_is_missing_is_one_clear_line(s3: object) -> None:

@@ -69,6 +69,14 @@ def read(uri: str) -> bytes:
     return _store(uri).read(uri)
 
 
+def find(uri: str) -> bytes | None:
+    """The whole object, or None when there is none: one request either way."""
+    try:
+        return read(uri)
+    except DataError:  # without a pin, all it can mean is that the object is missing
+        return None
+
+
 def read_pinned(pin: PinnedObject) -> bytes:
     """The whole object; DataError when it is no longer the one that was pinned."""
     return _store(pin.uri).read(pin.uri, pin)
@@ -130,7 +138,20 @@ def put_json_if_absent(uri: str, model: BaseModel) -> bool:
 
 def read_json(uri: str, cls: type[Model]) -> Model:
     """A stored record; DataError when it is missing or not a `cls` (e.g. of another version)."""
-    data = read(uri)
+    return _from_json(uri, read(uri), cls)
+
+
+def find_json(uri: str, cls: type[Model]) -> Model | None:
+    """A stored record, or None when there is no such object; DataError when it is not a `cls`."""
+    data = find(uri)
+    return None if data is None else _from_json(uri, data, cls)
+
+
+def _to_json(model: BaseModel) -> bytes:
+    return model.model_dump_json().encode()
+
+
+def _from_json(uri: str, data: bytes, cls: type[Model]) -> Model:
     try:
         return cls.model_validate_json(data)
     except ValidationError as error:
@@ -140,7 +161,3 @@ def read_json(uri: str, cls: type[Model]) -> Model:
             f"{uri}: not a {cls.__name__} this version can read ({where}: {first['msg']}); "
             "use the version that wrote it, or start again under another output"
         ) from None
-
-
-def _to_json(model: BaseModel) -> bytes:
-    return model.model_dump_json().encode()
