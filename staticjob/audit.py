@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from staticjob.errors import DataError
 from staticjob.records import Commit, MergeCommit, Plan, Prepared, RowError, Status
 
-RUNNABLE = (Status.OK, Status.TRUNCATED)
 SHOWN_ERRORS = 3
 
 
@@ -41,11 +40,11 @@ def audit(
             )
     published = _total(merged.statuses for merged in merges)
     computed = _total(commit.statuses for commit in commits.values())
-    answered = Counter({s: n for s, n in plan.statuses.items() if s not in RUNNABLE})
-    if published != computed + answered:
+    expected = computed + Counter(plan.answered)
+    if published != expected:
         raise DataError(
             f"statuses differ: published {_spell(published)}, computed and answered "
-            f"{_spell(computed + answered)}; delete the work prefix and run the job again"
+            f"{_spell(expected)}; delete the work prefix and run the job again"
         )
     return {status: published[status] for status in Status if published[status]}
 

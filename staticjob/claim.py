@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from staticjob import storage
 from staticjob.clock import now
 from staticjob.errors import DataError
-from staticjob.layout import Output, join
+from staticjob.layout import Output
 from staticjob.records import Record
 
 
@@ -41,7 +41,7 @@ class Claim:
 
     def check(self) -> None:
         """Raise DataError once another run has claimed the prefix. Costs one HEAD request."""
-        if storage.head(_uri(self.output, self.number + 1)) is not None:
+        if storage.head(self.output.claim(self.number + 1)) is not None:
             raise _lost(self.output, self.fingerprint, holder(self.output))
 
 
@@ -54,7 +54,7 @@ def take(output: str, fingerprint: str) -> Claim:
             return newest
         number = newest.number + 1 if newest else 1
         record = ClaimRecord(fingerprint=fingerprint, taken=now())
-        if storage.put_json_if_absent(_uri(place, number), record):
+        if storage.put_json_if_absent(place.claim(number), record):
             return Claim(place, number, fingerprint)
 
 
@@ -78,9 +78,7 @@ def end_other_success(claim: Claim) -> None:
 
 def earlier_runs(claim: Claim) -> tuple[str, ...]:
     """Fingerprints of the other runs that ever claimed this output."""
-    records = (
-        storage.read_json(item.uri, ClaimRecord) for item in storage.list_objects(_folder(claim.output))
-    )
+    records = (storage.read_json(item.uri, ClaimRecord) for item in storage.list_objects(claim.output.claims))
     return tuple(sorted({record.fingerprint for record in records} - {claim.fingerprint}))
 
 
@@ -90,17 +88,9 @@ def success_of(output: Output) -> str | None:
     return None if written is None else written.decode("utf-8", "replace").strip()
 
 
-def _uri(output: Output, number: int) -> str:
-    return join(_folder(output), f"{number:06d}.json")
-
-
-def _folder(output: Output) -> str:
-    return join(output.uri, "_staticjob", "claims")
-
-
 def holder(output: Output) -> Claim | None:
     """The newest claim on an output prefix; None when nobody has prepared a run for it."""
-    newest = max((item.uri for item in storage.list_objects(_folder(output) + "/")), default=None)
+    newest = max((item.uri for item in storage.list_objects(output.claims)), default=None)
     if newest is None:
         return None
     record = storage.read_json(newest, ClaimRecord)
@@ -108,8 +98,8 @@ def holder(output: Output) -> Claim | None:
 
 
 def _lost(output: Output, fingerprint: str, newest: Claim | None) -> DataError:
-    holder = f"run {newest.fingerprint[:16]}" if newest else "another run"
+    other = f"run {newest.fingerprint[:16]}" if newest else "another run"
     return DataError(
-        f"{output.uri}: {holder} has claimed this output, so run {fingerprint[:16]} stops publishing; "
+        f"{output.uri}: {other} has claimed this output, so run {fingerprint[:16]} stops publishing; "
         "run its job again to take the output back, or give it another output.uri"
     )

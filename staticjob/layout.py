@@ -49,6 +49,14 @@ class Output:
         """The output object that mirrors an input file."""
         return join(self.uri, path)
 
+    @property
+    def claims(self) -> str:
+        """The folder of the claims on this output (`claim.py`)."""
+        return join(self.uri, WORK_FOLDER, "claims")
+
+    def claim(self, number: int) -> str:
+        return join(self.claims, f"{number:06d}.json")
+
     def work(self, fingerprint: str) -> Work:
         """The work prefix of one fingerprint."""
         return Work(join(self.uri, WORK_FOLDER, fingerprint[:16]))

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from staticjob import storage
 from staticjob.errors import ConfigError, DataError
-from staticjob.records import InputFile, Status
-from staticjob.spool import ANSWERED, Spool
+from staticjob.records import WITH_RESULT, InputFile, Status
+from staticjob.spool import Spool
 
 # A row group of the output: all that is in memory of the data at one time.
 ROW_GROUP_BYTES = 64 * 2**20
@@ -49,7 +49,7 @@ class Tally:
         for count in grouped.aggregate([("n_tokens", "sum"), ([], "count_all")]).to_pylist():
             self.rows += count["count_all"]
             self.statuses[count["status"]] += count["count_all"]
-            if count["status"] in {s.value for s in ANSWERED}:
+            if count["status"] in WITH_RESULT:
                 self.n_tokens += count["n_tokens_sum"]
                 self.engines[count["engine"]] += count["count_all"]
 

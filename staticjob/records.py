@@ -24,7 +24,7 @@ class Record(BaseModel):
 
 
 class Status(StrEnum):
-    """The outcome of one row. The first two carry a result; the others a reason."""
+    """The outcome of one row: a result (WITH_RESULT), or the reason why there is none."""
 
     OK = "ok"
     TRUNCATED = "truncated"
@@ -32,6 +32,9 @@ class Status(StrEnum):
     NULL = "null"
     TOO_LONG = "too_long"
     ERROR = "error"
+
+
+WITH_RESULT = (Status.OK, Status.TRUNCATED)
 
 
 class PinnedObject(Record):
@@ -311,6 +314,11 @@ class Plan(Record):
     memory: MemoryPlan
     rates: Rates | None
     forecast: Forecast
+
+    @property
+    def answered(self) -> dict[Status, int]:
+        """Rows per status that tokenize answered: no chunk runs them."""
+        return {status: rows for status, rows in self.statuses.items() if status not in WITH_RESULT}
 
 
 class Progress(Record):

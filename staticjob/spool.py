@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from staticjob.records import Status
+from staticjob.records import WITH_RESULT, Status
 from staticjob.results import vectors
 from staticjob.scratch import Heap, Mapped
 
@@ -30,7 +30,6 @@ PAGE_ROWS = 4096
 COUNT_ROWS = 2**20
 NAMED = 5
 STATUSES = tuple(s.value for s in Status)
-ANSWERED = (Status.OK, Status.TRUNCATED)
 
 
 @dataclass(frozen=True)
@@ -110,8 +109,8 @@ class Spool:
         records = self._records[start:stop].copy()
         size = self._dtype.itemsize
         self._file.give_back(start * size, stop * size)
-        answered = np.isin(records["status"], [STATUSES.index(s.value) for s in ANSWERED])
-        columns = {f.name: self._head_array(f, records[f.name], ~answered) for f in self._heads}
+        with_result = np.isin(records["status"], [STATUSES.index(s.value) for s in WITH_RESULT])
+        columns = {f.name: self._head_array(f, records[f.name], ~with_result) for f in self._heads}
         columns["status"] = _decode(records["status"], STATUSES)
         columns["reason"] = self._heaps["reason"].take(records["reason"]).cast(pa.string())
         columns["n_tokens"] = pa.array(records["n_tokens"])

@@ -21,9 +21,8 @@ from pydantic import Field
 from staticjob import model_files, storage
 from staticjob.errors import DataError
 from staticjob.layout import Output, Work
-from staticjob.records import ID_DTYPE, ROW_DTYPE, Chunk, Plan, Prepared, Record
+from staticjob.records import ID_DTYPE, ROW_DTYPE, WITH_RESULT, Chunk, Plan, Prepared, Record
 from staticjob.results import vectors
-from staticjob.spool import ANSWERED
 
 if TYPE_CHECKING:
     from staticjob.engine import StaticEngine
@@ -215,7 +214,7 @@ def _read_groups(uri: str, parquet: pq.ParquetFile, samples: Sequence[Sample], h
         values = {name: vectors(table[name].chunk(0)) for name in heads}
         for sample in own:
             i = sample.row - start
-            if table["status"][i].as_py() in ANSWERED and table["engine"][i].as_py() == "static":
+            if table["status"][i].as_py() in WITH_RESULT and table["engine"][i].as_py() == "static":
                 sample.published.update({name: values[name][i] for name in heads})
 
 

@@ -15,7 +15,6 @@ from staticjob.records import Ceilings, Commit, Ledger, Plan, Prepared, RowError
 from staticjob.report.data import CostReport, MemoryReport, Report, RunAgain, RungReport, TimeReport
 
 SHOWN_ERRORS = 20
-RUNNABLE = (Status.OK, Status.TRUNCATED)
 
 
 def build(
@@ -153,7 +152,7 @@ def _rung(plan: Plan, rung: Rung, commits: Sequence[Commit], model_config: Mappi
 
 def _statuses(plan: Plan, commits: Sequence[Commit]) -> dict[Status, int]:
     """Rows answered: without a model at tokenization, and by the committed chunks."""
-    total = Counter({s: n for s, n in plan.statuses.items() if s not in RUNNABLE})
+    total = Counter(plan.answered)
     for commit in commits:
         total.update(commit.statuses)
     return {status: total[status] for status in Status if total[status]}
