@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import threading
 import time
 import uuid
 from collections import Counter
@@ -127,6 +128,8 @@ class ChunkRun:
         self._started = time.perf_counter()
         self._state: State = "running"
         self._reason = ""
+        # The heartbeat and the work both write progress: the last word must be the work's.
+        self._progress_lock = threading.Lock()
 
     def run(self, start_seconds: float) -> Commit:
         """Compute what is missing and commit; returns the commit that counts (ours or another's).
@@ -264,16 +267,17 @@ class ChunkRun:
         )
 
     def _write_progress(self) -> None:
-        progress = Progress(
-            chunk=self._chunk.id,
-            state=self._state,
-            worker=worker_name(),
-            batches_done=self._done,
-            batches_total=self._chunk.batches,
-            rows_done=self._rows_done,
-            ledger=self._ledger,
-            seconds=time.perf_counter() - self._started,
-            heartbeat=now(),
-            reason=self._reason,
-        )
-        storage.put_json(self._work.progress(self._chunk.id), progress)
+        with self._progress_lock:
+            progress = Progress(
+                chunk=self._chunk.id,
+                state=self._state,
+                worker=worker_name(),
+                batches_done=self._done,
+                batches_total=self._chunk.batches,
+                rows_done=self._rows_done,
+                ledger=self._ledger,
+                seconds=time.perf_counter() - self._started,
+                heartbeat=now(),
+                reason=self._reason,
+            )
+            storage.put_json(self._work.progress(self._chunk.id), progress)

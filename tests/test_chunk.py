@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +150,33 @@ def test_a_stop_request_flushes_and_ends_between_batches(small: Planned, engine:
         run(small, chunk, engine, stop)
     assert read_kept(small.work, chunk).batches == 1
     assert storage.read_json(small.work.progress(chunk.id), Progress).state == "stopped"
+
+
+def test_a_late_heartbeat_does_not_hide_how_a_chunk_ended(
+    small: Planned, engine: StaticEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunk = longest_chunk(small)
+    put = storage.put_json
+
+    def slow_in_threads(uri: str, record: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(0.5)
+        put(uri, record)
+
+    @contextmanager
+    def one_beat(beat: Callable[[], None]) -> Iterator[None]:
+        thread = threading.Thread(target=beat)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+
+    monkeypatch.setattr(storage, "put_json", slow_in_threads)
+    monkeypatch.setattr(chunk_module, "heartbeat", one_beat)
+    with pytest.raises(InfrastructureError, match="device is gone"):
+        run(small, chunk, FailingEngine(engine, 0))
+    assert storage.read_json(small.work.progress(chunk.id), Progress).state == "failed"
 
 
 def test_the_ledger_of_every_chunk_is_the_plans_and_sums(small: Planned, engine: StaticEngine) -> None:
