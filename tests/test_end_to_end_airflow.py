@@ -26,13 +26,13 @@ from staticjob import storage
 from staticjob.layout import Output, Work
 from staticjob.records import Manifest
 from staticjob.sandbox.airflow import AirflowSandbox
-from staticjob.sandbox.demo import trigger
+from staticjob.sandbox.demo import failures, trigger
 from staticjob.sandbox.rest import AirflowApi
 from staticjob.sandbox.stack import terminated_as_interrupt
 from staticjob.sandbox.store import SeaweedStore
 from staticjob.status import read_status
 
-ROWS = 480
+ROWS = 240
 DATE = "2026-01-31"
 BUCKET = "s3://end-to-end"
 LONGEST_WAIT = 540.0
@@ -45,9 +45,9 @@ def _job(name: str, source: str = "in", **changes: Any) -> dict[str, Any]:
         "model": {"path": MINILM},
         "input": {"uri": f"{BUCKET}/{source}/{{date}}", "columns": {"text": "text"}, "keep": ["id"]},
         "output": {"uri": f"{BUCKET}/{name}/{{date}}"},
-        "limits": {"max_length": 128},
-        # Four rows a batch: some hundred batches, so that a kill finds the chunk half done.
-        "batching": {"token_budget": 512, "ladder": [128], "chunk_slots": 10**9},
+        "limits": {"max_length": 64},
+        # Two rows a batch: a hundred batches, so that a kill finds the chunk half done.
+        "batching": {"token_budget": 128, "ladder": [64], "chunk_slots": 10**9},
         "airflow": {"retries": 1},
         **changes,
     }
@@ -56,7 +56,7 @@ def _job(name: str, source: str = "in", **changes: Any) -> dict[str, Any]:
 JOBS = (
     _job("undisturbed"),
     _job("killed"),
-    _job("empty", source="empty"),
+    _job("empty", source="nothing"),
     _job("mistaken", input={"uri": f"{BUCKET}/in/{DATE}", "columns": {"text": "txt"}}),
 )
 
@@ -80,10 +80,15 @@ class Run:
     def state(self) -> str:
         return str(self.api.get(self.path)["state"])
 
-    def wait(self) -> str:
-        """The final state."""
+    def ends(self) -> str:
+        """Wait for the final state."""
         _until(lambda: self.state() in ("success", "failed"), self.dag_id)
         return self.state()
+
+    def succeeds(self) -> None:
+        """Wait for success; shows the log of what failed instead."""
+        if self.ends() != "success":
+            pytest.fail(failures(self.api, self.dag_id, self.run_id))
 
     def tasks(self, task_id: str | None = None) -> list[dict[str, Any]]:
         found = self.api.get(f"{self.path}/taskInstances", limit=1000)["task_instances"]
@@ -120,10 +125,10 @@ def airflow(s3_server: SeaweedStore, tmp_path_factory: pytest.TempPathFactory) -
         write_input(f"{BUCKET}/in/{DATE}", texts(ROWS), files=4)
         sink = BytesIO()
         pq.write_table(pa.table({"id": pa.array([], pa.int64()), "text": pa.array([], pa.string())}), sink)
-        storage.put(f"{BUCKET}/empty/{DATE}/nothing.parquet", sink.getvalue())
+        storage.put(f"{BUCKET}/nothing/{DATE}/nothing.parquet", sink.getvalue())
         environment = {
             **s3_server.env(),
-            "STATICJOB_FLUSH_SECONDS": "0.2",
+            "STATICJOB_FLUSH_SECONDS": "0",
             "STATICJOB_CACHE": str(tmp_path_factory.mktemp("cache")),
         }
         home = tmp_path_factory.mktemp("airflow")
@@ -173,7 +178,7 @@ def test_a_chunk_killed_midway_goes_on_where_it_stopped_and_the_merged_bytes_are
         "killed too late"
     )
 
-    assert run.wait() == "success"
+    run.succeeds()
     (chunk,) = run.tasks("chunk")
     assert chunk["try_number"] == 2
     assert "ended by SIGKILL; finished work is kept" in run.log("chunk", 1)
@@ -181,7 +186,7 @@ def test_a_chunk_killed_midway_goes_on_where_it_stopped_and_the_merged_bytes_are
     (commit,) = read_status(run.output.uri).commits
     assert 0 < commit.kept_batches < commit.batches
 
-    assert runs["undisturbed"].wait() == "success"
+    runs["undisturbed"].succeeds()
     (other,) = read_status(runs["undisturbed"].output.uri).commits
     assert other.kept_batches == 0
     assert _files(run) == _files(runs["undisturbed"])
@@ -195,7 +200,7 @@ def _files(run: Run) -> dict[str, bytes]:
 
 def test_the_output_has_every_input_row_once_in_the_inputs_order(runs: dict[str, Run]) -> None:
     run = runs["undisturbed"]
-    assert run.wait() == "success"
+    run.succeeds()
     tables = [pq.read_table(BytesIO(data)) for _, data in sorted(_files(run).items())]
     assert [id_ for table in tables for id_ in table["id"].to_pylist()] == list(range(ROWS))
     assert all(table["embedding"].null_count == 0 for table in tables)
@@ -206,11 +211,11 @@ def test_mapped_tasks_are_named_by_rung_and_chunk_and_xcoms_hold_addresses_and_c
     runs: dict[str, Run],
 ) -> None:
     run = runs["undisturbed"]
-    assert run.wait() == "success"
+    run.succeeds()
     (pack,) = run.xcom("plan")
     assert set(pack) == {"name", "index"}
     assert [task["rendered_map_index"] for task in run.tasks("chunk")] == [pack["name"]]
-    assert pack["name"].startswith("L128")
+    assert pack["name"].startswith("L64")
     assert [task["rendered_map_index"] for task in run.tasks("tokenize")] == run.xcom("prepare")
     assert [task["rendered_map_index"] for task in run.tasks("merge")] == run.xcom("groups")
     assert run.xcom("chunk", map_index=0)["rows"] == ROWS
@@ -218,7 +223,7 @@ def test_mapped_tasks_are_named_by_rung_and_chunk_and_xcoms_hold_addresses_and_c
 
 def test_the_output_asset_carries_the_runs_counts(airflow: AirflowSandbox, runs: dict[str, Run]) -> None:
     run = runs["undisturbed"]
-    assert run.wait() == "success"
+    run.succeeds()
     events = airflow.api().get("/assets/events", source_dag_id=run.dag_id)["asset_events"]
     assert [event["uri"] for event in events] == [f"{BUCKET}/undisturbed"]
     assert events[0]["extra"]["rows"] == ROWS
@@ -227,7 +232,7 @@ def test_the_output_asset_carries_the_runs_counts(airflow: AirflowSandbox, runs:
 
 def test_a_run_with_nothing_to_map_succeeds_with_a_manifest_of_no_rows(runs: dict[str, Run]) -> None:
     run = runs["empty"]
-    assert run.wait() == "success"
+    run.succeeds()
     assert run.states()["chunk"] == "skipped"
     assert run.states()["finish"] == "success"
     assert storage.read_json(run.output.manifest, Manifest).rows == 0
@@ -236,7 +241,7 @@ def test_a_run_with_nothing_to_map_succeeds_with_a_manifest_of_no_rows(runs: dic
 
 def test_a_mistake_in_the_job_fails_at_the_first_try_with_one_clear_line(runs: dict[str, Run]) -> None:
     run = runs["mistaken"]
-    assert run.wait() == "failed"
+    assert run.ends() == "failed"
     (failed,) = [task for task in run.tasks() if task["state"] == "failed"]
     assert failed["try_number"] == 1
     assert failed["max_tries"] == 1  # a retry was left, and not taken
@@ -244,9 +249,9 @@ def test_a_mistake_in_the_job_fails_at_the_first_try_with_one_clear_line(runs: d
 
 
 def test_a_run_with_an_unknown_key_is_refused(airflow: AirflowSandbox, runs: dict[str, Run]) -> None:
-    assert runs["mistaken"].wait() == "failed"
+    assert runs["mistaken"].ends() == "failed"
     run = Run(airflow.api(), "mistaken", trigger(airflow.api(), "mistaken", {"dat": DATE}))
-    assert run.wait() == "failed"
+    assert run.ends() == "failed"
     assert run.tasks("prepare")[0]["try_number"] == 1
     assert "run conf: unknown key 'dat'; did you mean 'date'?" in run.log("prepare")
 
@@ -263,7 +268,7 @@ def test_clearing_one_chunk_of_a_finished_run_changes_no_object(
     airflow: AirflowSandbox, runs: dict[str, Run]
 ) -> None:
     run = runs["undisturbed"]
-    assert run.wait() == "success"
+    run.succeeds()
     before = {o.uri: o.version for o in storage.list_objects(run.output.uri + "/") if "/chunks/" not in o.uri}
     body = {"dag_run_id": run.run_id, "task_ids": ["chunk"], "dry_run": False, "only_failed": False}
     airflow.api().post(f"/dags/{run.dag_id}/clearTaskInstances", {**body, "reset_dag_runs": True})
@@ -276,7 +281,7 @@ def test_clearing_one_chunk_of_a_finished_run_changes_no_object(
 def test_a_whole_job_given_through_the_form_runs_and_emits_its_own_asset(
     airflow: AirflowSandbox, runs: dict[str, Run]
 ) -> None:
-    assert runs["empty"].wait() == "success"
+    runs["empty"].succeeds()
     form = {
         "name": "by-form",
         "model.path": MINILM,
@@ -287,7 +292,7 @@ def test_a_whole_job_given_through_the_form_runs_and_emits_its_own_asset(
         "date": DATE,
     }
     run = Run(airflow.api(), "staticjob_adhoc", trigger(airflow.api(), "staticjob_adhoc", form))
-    assert run.wait() == "success"
+    run.succeeds()
     result = run.xcom("finish")
     assert (result["output"], result["rows"]) == (f"{BUCKET}/by-form/{DATE}", ROWS // 4)
     events = airflow.api().get("/assets/events", source_dag_id="staticjob_adhoc")["asset_events"]

@@ -96,14 +96,15 @@ def watch(api: AirflowApi, dag_id: str, run_id: str) -> Iterator[str]:
         if state == "success":
             return
         if state == "failed":
-            raise InfrastructureError(_failures(api, dag_id, run_id, tasks))
+            raise InfrastructureError(failures(api, dag_id, run_id))
         active = [task["task_id"] for task in tasks if task["state"] in ("running", "up_for_retry")]
         yield " + ".join(dict.fromkeys(active)) or "waiting for the scheduler"
         time.sleep(POLL_SECONDS)
 
 
-def _failures(api: AirflowApi, dag_id: str, run_id: str, tasks: list[dict[str, Any]]) -> str:
-    """What failed, with the end of the first failed task's log."""
+def failures(api: AirflowApi, dag_id: str, run_id: str) -> str:
+    """What failed in a run, with the end of the first failed task's log."""
+    tasks = api.get(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", limit=1000)["task_instances"]
     failed = [task for task in tasks if task["state"] == "failed"]
     if not failed:
         return f"run {run_id} of {dag_id} failed without a failed task"
