@@ -11,6 +11,7 @@ from scipy.stats import chisquare, kstest
 from staticjob.config import ModelConfig
 from staticjob.engine import sampling
 from staticjob.engine.decode import StaticDecoder
+from staticjob.engine.decode_batch import Prompts
 from staticjob.engine.sampling import GOLDEN, Sampling, choose, exponentials, mix, stream_keys
 from staticjob.engine.shape import Shape
 
@@ -97,18 +98,21 @@ def test_stream_keys_differ_by_seed_file_row_and_sample():
 
 
 def test_a_sampled_text_does_not_depend_on_batch_place_or_neighbours(tmp_path):
-    torch.set_num_threads(1)
     directory = tiny_models.save("llama", tmp_path / "model")
     shapes = [Shape(16, 4), Shape(16, 2)]
     settings = Sampling(temperature=1.0, top_p=0.95)
-    engine = StaticDecoder(directory, ModelConfig(path=str(directory)), shapes, 20, settings)
+    engine = StaticDecoder(directory, ModelConfig(path=str(directory)), shapes, 20, settings, lanes=1)
     rows = tiny_models.prompts([6, 9, 12, 6])
     keys = stream_keys(42, [0] * 4, [10, 11, 12, 10], [0, 0, 0, 1])
     rows[3] = rows[0]  # a second sample of the first row
     ids, lengths = tiny_models.rectangle(rows, 16, 4)
-    together = engine.generate(shapes[0], ids, lengths, keys)
-    swapped = engine.generate(shapes[0], ids[::-1].copy(), lengths[::-1].copy(), keys[::-1].copy())
-    assert (together.tokens == swapped.tokens[::-1]).all()
-    alone = engine.generate(shapes[1], ids[2:4], lengths[2:4], keys[2:4])
-    assert (alone.tokens == together.tokens[2:4]).all()
+    back = slice(None, None, -1)
+    batches = [
+        Prompts(shapes[0], ids, lengths, keys),
+        Prompts(shapes[0], ids[back].copy(), lengths[back].copy(), keys[back].copy()),
+        Prompts(shapes[1], ids[2:4], lengths[2:4], keys[2:4]),
+    ]
+    together, swapped, fewer = engine.run(batches)
+    assert (together.tokens == swapped.tokens[back]).all()
+    assert (fewer.tokens == together.tokens[2:4]).all()
     assert (together.tokens[0] != together.tokens[3]).any()

@@ -81,7 +81,7 @@ def prompts(lengths: list[int], seed: int = 0) -> list[list[int]]:
 
 
 def rectangle(rows: list[list[int]], length: int, batch: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """ids [batch, length] and lengths [batch]; what is behind a row is not zero, so a leak shows."""
+    """ids [batch, length] and lengths [batch]; what stands behind a row is not zero, so a leak shows."""
     ids = np.full((batch, length), VOCABULARY - 1, np.int32)
     lengths = np.zeros(batch, np.int32)
     for b, row in enumerate(rows):

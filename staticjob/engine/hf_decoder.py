@@ -20,7 +20,8 @@ from staticjob.engine.grouped_attention import attend
 from staticjob.engine.kv_cache import LayerCache, write_prompt, write_step
 
 NAME = "staticjob-decode"
-# The positions [B, L or 1] of the pass under way: transformers gives a mask function offsets only.
+# The pass under way: its positions [B, L or 1], for transformers gives a mask function offsets only, and
+# the index of each row's last token [B].
 _pass = threading.local()
 
 
@@ -43,21 +44,19 @@ class HfDecoder:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._last: Tensor | None = None
         head = model.get_output_embeddings()
         self.vocabulary: int = head.weight.shape[0]
-        head.register_forward_pre_hook(self._take_last)
+        head.register_forward_pre_hook(_take_last)
 
     def prefill(self, ids: Tensor, last: Tensor, caches: Sequence[LayerCache]) -> Tensor:
         """ids [n, L], last [n]: each row's last position → logits [n, V]; fills slots 0 … L - 1."""
         positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-        self._last = last
-        logits = self._forward(ids, positions, [_PromptLayer(cache) for cache in caches])
-        self._last = None
-        return logits
+        _pass.last = last
+        return self._forward(ids, positions, [_PromptLayer(cache) for cache in caches])
 
     def step(self, tokens: Tensor, slots: Tensor, rung: int, caches: Sequence[LayerCache]) -> Tensor:
         """tokens [B] at slots [B] → logits [B, V], attending over the first `rung` slots."""
+        _pass.last = torch.zeros_like(slots)
         layers = [_StepLayer(cache, slots, rung) for cache in caches]
         return self._forward(tokens[:, None], slots[:, None], layers)
 
@@ -68,12 +67,11 @@ class HfDecoder:
         ).logits
         return logits[:, -1]
 
-    def _take_last(self, module: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        """Before the vocabulary's product: keep each row's last position only, [n, L, H] → [n, 1, H]."""
-        if self._last is None:
-            return None
-        hidden, rows = arguments[0], torch.arange(len(self._last), device=self._last.device)
-        return (hidden[rows, self._last][:, None], *arguments[1:])
+
+def _take_last(module: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Before the vocabulary's product: keep each row's last position only, [n, L, H] → [n, 1, H]."""
+    hidden, last = arguments[0], _pass.last
+    return (hidden[torch.arange(len(last), device=last.device), last][:, None], *arguments[1:])
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]

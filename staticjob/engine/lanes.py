@@ -8,7 +8,8 @@ All sub-rectangles of a shape have one shape, so a row's bits do not depend on w
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,6 +17,7 @@ from staticjob.engine.shape import Shape
 
 # Slots below which products of a sub-rectangle lose more than better balance wins.
 LEAST_SLOTS = 512
+Result = TypeVar("Result")
 
 
 def part_rows(shape: Shape, lanes: int) -> int:
@@ -46,3 +48,7 @@ class Lanes:
         """Call work(0) … work(count - 1), each on whichever lane is free; re-raises the first failure."""
         for future in [self._pool.submit(work, i) for i in range(count)]:
             future.result()
+
+    def submit(self, work: Callable[..., Result], *arguments: Any) -> Future[Result]:
+        """Call work(*arguments) on whichever lane is free first."""
+        return self._pool.submit(work, *arguments)
