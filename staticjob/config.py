@@ -168,6 +168,11 @@ class JobConfig(Section):
     cost: CostConfig = CostConfig()
     airflow: AirflowConfig | None = None
 
+    @property
+    def max_mapped_tasks(self) -> int:
+        """Most tasks that one step is cut into, under a scheduler or not."""
+        return (self.airflow or AirflowConfig()).max_mapped_tasks
+
     @model_validator(mode="after")
     def _roles(self) -> JobConfig:
         roles = TASK_ROLES[self.task]
@@ -204,7 +209,7 @@ def _field_names(model: type[BaseModel], path: tuple[str | int, ...]) -> list[st
     return list(model.model_fields)
 
 
-def explain(error: ValidationError, where: str) -> str:
+def _explain(error: ValidationError, where: str) -> str:
     """All problems of a job in one line: key, problem and, for unknown keys, the nearest valid one."""
     problems = []
     for item in error.errors():
@@ -228,7 +233,7 @@ def validate_job(data: Any, where: str) -> JobConfig:
     try:
         return JobConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(explain(error, where)) from None
+        raise ConfigError(_explain(error, where)) from None
 
 
 def fill_date(config: JobConfig, date: dt.date | None, where: str) -> JobConfig:
@@ -305,18 +310,19 @@ def _parse_job(text: str, path: str | Path) -> dict[str, Any]:
 
 def load_job(path: str | Path, *, overrides: tuple[str, ...] = (), date: dt.date | None = None) -> JobConfig:
     """Read, override, validate and date a job file. Raises ConfigError in one line."""
-    data = read_job_file(path)
-    for assignment in overrides:
-        apply_override(data, assignment)
-    return fill_date(validate_job(data, str(path)), date, str(path))
+    return fill_date(_load_undated(path, overrides), date, str(path))
 
 
 def job_with_defaults(
     path: str | Path, *, overrides: tuple[str, ...] = (), date: dt.date | None = None
 ) -> JobConfig:
     """The job file with its defaults for people to read; dated only when a date is given."""
+    config = _load_undated(path, overrides)
+    return fill_date(config, date, str(path)) if date else config
+
+
+def _load_undated(path: str | Path, overrides: tuple[str, ...]) -> JobConfig:
     data = read_job_file(path)
     for assignment in overrides:
         apply_override(data, assignment)
-    config = validate_job(data, str(path))
-    return fill_date(config, date, str(path)) if date else config
+    return validate_job(data, str(path))

@@ -29,6 +29,7 @@ from staticjob.records import (
     SplitStats,
     Status,
 )
+from staticjob.units import plural
 
 # Chunks wanted over the whole job, unless they get too small or too large to be worth a commit.
 WANTED_CHUNKS = 96
@@ -36,7 +37,6 @@ LEAST_BATCHES = 64
 # Rows of a chunk and bytes of its result are held in memory until it commits.
 CHUNK_ROWS = 65_536
 CHUNK_RESULT_BYTES = 128 * 2**20
-DEFAULT_MAX_PACKS = 512
 # Share of the cost that a smaller token budget must save: it also makes more batches.
 SMALLER_BUDGET_GAIN = 0.02
 SHOWN_ERRORS = 20
@@ -79,12 +79,11 @@ def make_plan(
         _chunk_slots(batching.chunk_slots, fills, budget),
         min(CHUNK_ROWS, CHUNK_RESULT_BYTES // result_row_bytes),
     )
-    limit = config.airflow.max_mapped_tasks if config.airflow else DEFAULT_MAX_PACKS
     packs = pack_chunks(
         chunks,
         lambda chunk: chunk_seconds(working_rates, chunk),
         start_seconds=working_rates.start_seconds,
-        max_packs=limit,
+        max_packs=config.max_mapped_tasks,
     )
     file_rows = count_file_rows(splits, len(prepared.files))
     ledger = sum((chunk.ledger for chunk in chunks), Ledger())
@@ -94,7 +93,12 @@ def make_plan(
         rungs=_rungs(fills, chunks),
         chunks=chunks,
         packs=packs,
-        groups=group_files(prepared.files, file_rows, result_row_bytes=result_row_bytes, max_groups=limit),
+        groups=group_files(
+            prepared.files,
+            file_rows,
+            result_row_bytes=result_row_bytes,
+            max_groups=config.max_mapped_tasks,
+        ),
         file_rows=file_rows,
         kept_schema=kept_schema,
         statuses=_sum_statuses(splits),
@@ -117,7 +121,7 @@ def pack_name(plan: Plan, index: int) -> str:
     pack = plan.packs[index]
     first, last = lengths[pack[0]], lengths[pack[-1]]
     rungs = f"L{first}" if first == last else f"L{first}–L{last}"
-    return f"{rungs} · {len(pack)} {'chunk' if len(pack) == 1 else 'chunks'}"
+    return f"{rungs} · {plural(len(pack), 'chunk')}"
 
 
 def length_histogram(splits: Sequence[SplitStats]) -> dict[int, int]:

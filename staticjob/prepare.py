@@ -51,17 +51,17 @@ def prepare(config: JobConfig, output: Output | None = None) -> tuple[Work, Prep
     require_tokenizer(model_dir)
     model = model_files.pin(config.model)
     files = dataset.discover(config.input, config.output.uri)
-    print_ = fingerprint(config, files, model)
-    work = target.work(print_)
-    claim.take(target.uri, print_)
+    identity = fingerprint(config, files, model)
+    work = target.work(identity)
+    claim.take(target.uri, identity)
     storage.put_json(work.started, Started(started=now()))
     before = storage.find_json(work.job, Prepared)
     record = Prepared(
         staticjob=__version__,
         config=config,
-        fingerprint=print_,
+        fingerprint=identity,
         files=files,
-        splits=before.splits if before else dataset.plan_splits(files),
+        splits=before.splits if before else dataset.plan_splits(files, max_splits=config.max_mapped_tasks),
         model=model,
         created=before.created if before else now(),
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from staticjob import model_files, storage
+from staticjob import dataset, model_files, storage
 from staticjob.config import ModelConfig
 from staticjob.errors import ConfigError, DataError
 from staticjob.prepare import max_length, prepare
@@ -83,6 +84,16 @@ def test_preparing_again_keeps_the_record_and_says_so(base: Path) -> None:
     assert reused
     assert (again_work, again) == (work, first)
     assert storage.read_json(work.job, Prepared) == first
+
+
+def test_a_job_has_no_more_splits_than_its_scheduler_maps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_input(str(tmp_path / "in"), texts(12), files=6)
+    monkeypatch.setattr(dataset, "plan_splits", partial(dataset.plan_splits, target_bytes=1))
+    assert len(prepare(job(str(tmp_path), output={"uri": f"{tmp_path}/a"}))[1].splits) > 3
+    limited = job(str(tmp_path), airflow={"max_mapped_tasks": 3}, output={"uri": f"{tmp_path}/b"})
+    assert len(prepare(limited)[1].splits) <= 3
 
 
 def test_a_new_error_ceiling_reaches_a_job_that_is_already_prepared(base: Path) -> None:

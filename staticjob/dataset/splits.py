@@ -29,7 +29,7 @@ class Piece:
 
 
 def plan_splits(
-    files: Sequence[InputFile], *, max_splits: int = 512, target_bytes: int = TARGET_BYTES
+    files: Sequence[InputFile], *, max_splits: int, target_bytes: int = TARGET_BYTES
 ) -> tuple[Split, ...]:
     """Splits in file order, at most `max_splits`, covering every row group of every file once.
 
