@@ -20,7 +20,7 @@ from staticjob import __version__, console
 if TYPE_CHECKING:
     from staticjob.config import JobConfig
     from staticjob.layout import Work
-    from staticjob.records import Plan, Prepared
+    from staticjob.records import Manifest, Plan, Prepared
 
 EPILOG = """
 \b
@@ -39,6 +39,7 @@ ENVIRONMENT
   STATICJOB_STALL_SECONDS     silence after which an engine counts as hung (600)
   STATICJOB_STORE_TIMEOUT     seconds a request to the store may take (60)
   STATICJOB_STORE_ATTEMPTS    tries of a request to the store (8)
+  STATICJOB_STORE_DELAY       seconds before the second try, doubled for each further one (0.2)
   STATICJOB_DIE_WITH_PARENT   1: end at once when the parent process ends
 
 \b
@@ -75,12 +76,12 @@ def main() -> None:
 
 
 def command(name: str) -> Callable[[Callable[..., None]], click.Command]:
-    """A subcommand with --json and --verbose whose failures become one line and an exit code."""
+    """A subcommand with --json whose failures become one line and an exit code."""
 
     def decorate(body: Callable[..., None]) -> click.Command:
         @functools.wraps(body)
-        def run(as_json: bool, verbose: bool, **arguments: Any) -> None:
-            console.setup_logging(verbose)
+        def run(as_json: bool, **arguments: Any) -> None:
+            console.setup_logging()
             try:
                 if os.environ.get("STATICJOB_DIE_WITH_PARENT"):
                     from staticjob.watch import die_with_parent
@@ -90,7 +91,6 @@ def command(name: str) -> Callable[[Callable[..., None]], click.Command]:
             except (Exception, KeyboardInterrupt) as error:  # the one place where failures end
                 console.fail(error, as_json)
 
-        run = click.option("--verbose", is_flag=True, help="Log more, for debugging.")(run)
         run = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")(run)
         return main.command(name)(run)
 
@@ -290,6 +290,7 @@ def chunk(work: str, chunks: tuple[str, ...], pack: int | None, as_json: bool) -
     from staticjob.errors import ConfigError
     from staticjob.pack import run_pack
     from staticjob.progress import Reporter
+    from staticjob.records import Ledger
     from staticjob.watch import StopFlag
 
     place, prepared = open_work(work)
@@ -302,7 +303,7 @@ def chunk(work: str, chunks: tuple[str, ...], pack: int | None, as_json: bool) -
         raise ConfigError("nothing to run: give --chunk ID or --pack N")
     with Reporter(made, chunks) as reporter:
         result = run_pack(place, prepared, made, chunks, StopFlag(), reporter)
-    ledger = sum((c.ledger for c in result.commits), type(made.ledger)())
+    ledger = sum((c.ledger for c in result.commits), Ledger())
     console.emit(
         {
             "chunks": {"done": len(result.commits), "reused": result.reused, "total": len(set(chunks))},
@@ -349,8 +350,8 @@ def finish(work: str, as_json: bool) -> None:
     console.emit({**manifest_json(prepared, manifest), "reused": reused}, as_json)
 
 
-def manifest_json(prepared: Prepared, manifest: Any) -> dict[str, Any]:
-    """What `finish` and `run` say of a finished job."""
+def manifest_json(prepared: Prepared, manifest: Manifest) -> dict[str, Any]:
+    """A finished job as the object that `finish --json` and `run --json` print."""
     from staticjob.layout import Output
 
     output = Output(prepared.config.output.uri)

@@ -15,7 +15,7 @@ import click
 from staticjob.errors import InfrastructureError, StaticJobError, Stopped
 
 
-def setup_logging(verbose: bool = False) -> None:
+def setup_logging() -> None:
     """Plain lines on stderr: the same in a terminal, a file and an Airflow task log."""
     logging.basicConfig(
         stream=sys.stderr,
@@ -24,7 +24,6 @@ def setup_logging(verbose: bool = False) -> None:
         datefmt="%H:%M:%S",
         force=True,
     )
-    logging.getLogger("staticjob").setLevel(logging.DEBUG if verbose else logging.INFO)
     for noisy in ("botocore", "boto3", "urllib3", "transformers", "httpx", "huggingface_hub"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 

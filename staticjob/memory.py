@@ -14,6 +14,7 @@ from staticjob.dimensions import Dimensions
 from staticjob.errors import ConfigError
 from staticjob.ladder import batch_rows
 from staticjob.records import MemoryPlan, MemoryTerm, ShapeMemory
+from staticjob.units import plural, size
 
 MIB = 2**20
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -92,17 +93,13 @@ def fit_budget(
 
 
 def _does_not_fit(shape: ShapeMemory, device: str, available: int, wanted: int | None) -> str:
-    terms = " + ".join(f"{term.name} {_size(term.bytes)}" for term in shape.terms)
-    rows = f"{shape.batch} {'row' if shape.batch == 1 else 'rows'} of {shape.length} tokens"
+    terms = " + ".join(f"{term.name} {size(term.bytes)}" for term in shape.terms)
+    rows = f"{plural(shape.batch, 'row')} of {shape.length} tokens"
     advice = "lower batching.token_budget" if wanted and shape.batch > 1 else "lower limits.max_length"
     return (
-        f"not enough memory for {rows}: {terms} = {_size(shape.bytes)}, but {device} has {_size(available)} "
+        f"not enough memory for {rows}: {terms} = {size(shape.bytes)}, but {device} has {size(available)} "
         f"free, {USABLE_SHARE:.0%} of it planned with; {advice}, or use a smaller dtype or a larger device"
     )
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / MIB:.1f} MiB"
 
 
 def _term(name: str, *factors: tuple[float, str]) -> MemoryTerm:

@@ -51,9 +51,8 @@ def run_pack(
 ) -> PackResult:
     """Bring every named chunk to its commit; chunks that have one are left as they are.
 
-    Raises Stopped between batches
-    when a stop was asked for, ConfigError for an unknown chunk, and whatever the engine or
-    the store raises; what was flushed is kept for the next try.
+    Raises Stopped between batches when a stop was asked for, ConfigError for an unknown chunk, and
+    whatever the engine or the store raises; what was flushed is kept for the next try.
     """
     began = time.perf_counter()
     commits: dict[str, Commit] = {}

@@ -25,7 +25,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A snapshot of one job."""
+    """A snapshot of one job.
+
+    progress: of the chunks that are not committed. reused: commits older than the latest start.
+    """
 
     work: Work
     prepared: Prepared
@@ -39,16 +42,11 @@ class JobStatus:
     @property
     def ledger(self) -> Ledger:
         """Slots computed so far, running chunks included."""
-        done = {commit.chunk for commit in self.commits}
-        running = (p.ledger for p in self.progress if p.chunk not in done)
-        return sum((*(c.ledger for c in self.commits), *running), Ledger())
+        return sum((*(c.ledger for c in self.commits), *(p.ledger for p in self.progress)), Ledger())
 
     @property
     def rows_done(self) -> int:
-        done = {commit.chunk for commit in self.commits}
-        return sum(c.rows for c in self.commits) + sum(
-            p.rows_done for p in self.progress if p.chunk not in done
-        )
+        return sum(c.rows for c in self.commits) + sum(p.rows_done for p in self.progress)
 
     def payload(self) -> dict[str, Any]:
         """What `status --json` prints."""
