@@ -7,18 +7,28 @@ validated `JobConfig`. Unknown keys are refused with the nearest valid name.
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from staticjob.errors import ConfigError
+from staticjob.explain import explain, nearest
 from staticjob.layout import history_uri
+from staticjob.uris import checked_uri
 
 Auto = Literal["auto"]
+Uri = Annotated[str, AfterValidator(checked_uri)]
 # Columns each task reads, by role: {role: required}.
 TASK_ROLES: dict[str, dict[str, bool]] = {"embed": {"text": True}}
 
@@ -26,20 +36,24 @@ TASK_ROLES: dict[str, dict[str, bool]] = {"embed": {"text": True}}
 class Section(BaseModel):
     """A part of the job file; immutable, unknown keys refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ModelConfig(Section):
     """Which model runs and how."""
 
-    path: str = Field(
+    path: Uri = Field(
         description="local directory, importable package path (pkg/sub/dir), s3:// directory or hub id"
     )
     revision: str | None = Field(default=None, description="commit of a hub id")
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
         default="auto", description="auto: float32 on CPU, bfloat16 on a GPU that has it"
     )
-    device: str = Field(default="auto", description="auto: cuda where there is one, else cpu")
+    device: str = Field(
+        default="auto",
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        description="auto: cuda where there is one, else cpu",
+    )
     device_memory_gib: float | None = Field(
         default=None, gt=0, description="memory to plan with where the planner cannot see the device"
     )
@@ -50,7 +64,7 @@ class ModelConfig(Section):
 class InputConfig(Section):
     """The dataset that is read."""
 
-    uri: str = Field(description="folder or object, s3:// or local; {date} is filled in")
+    uri: Uri = Field(description="folder or object, s3:// or local; {date} is filled in")
     format: Literal["auto", "parquet", "jsonl", "csv"] = Field(
         default="auto", description="auto: by suffix; .gz and .zst are understood"
     )
@@ -70,9 +84,9 @@ class InputConfig(Section):
 class OutputConfig(Section):
     """Where the mirrored files go."""
 
-    uri: str = Field(description="folder, s3:// or local; {date} is filled in")
+    uri: Uri = Field(description="folder, s3:// or local; {date} is filled in")
     format: Literal["parquet"] = Field(default="parquet", description="format of the output files")
-    history_uri: str | None = Field(
+    history_uri: Uri | None = Field(
         default=None, description="object that keeps rates and past runs; default: beside the dated outputs"
     )
     compression: Literal["zstd", "snappy", "none"] = Field(
@@ -179,7 +193,7 @@ class JobConfig(Section):
         for role in self.input.columns:
             if role not in roles:
                 raise ValueError(
-                    f"input.columns: task {self.task} has no role {role!r}{_nearest(role, list(roles))}"
+                    f"input.columns: task {self.task} has no role {role!r}{nearest(role, list(roles))}"
                 )
         for role, required in roles.items():
             if required and role not in self.input.columns:
@@ -190,42 +204,6 @@ class JobConfig(Section):
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
-def _nearest(word: str, words: list[str]) -> str:
-    close = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; valid: {', '.join(sorted(words))}"
-
-
-def _field_names(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
-    """Valid keys of the section that `path` points into."""
-    for step in path:
-        field = model.model_fields.get(str(step))
-        if field is None:
-            return []
-        nested = [a for a in (field.annotation, *get_args(field.annotation)) if isinstance(a, type)]
-        sections = [a for a in nested if issubclass(a, BaseModel)]
-        if not sections:
-            return []
-        model = sections[0]
-    return list(model.model_fields)
-
-
-def _explain(error: ValidationError, where: str) -> str:
-    """All problems of a job in one line: key, problem and, for unknown keys, the nearest valid one."""
-    problems = []
-    for item in error.errors():
-        path = tuple(item["loc"])
-        key = ".".join(str(p) for p in path)
-        if item["type"] == "extra_forbidden":
-            names = _field_names(JobConfig, path[:-1])
-            problems.append(f"unknown key {key!r}{_nearest(str(path[-1]), names)}")
-        elif item["type"] == "missing":
-            problems.append(f"{key} is required")
-        else:
-            message = item["msg"].removeprefix("Value error, ")
-            problems.append(f"{key}: {message}" if key else message)
-    return f"{where}: " + "; ".join(problems)
-
-
 def validate_job(data: Any, where: str) -> JobConfig:
     """Validate a mapping; raise ConfigError naming `where` and every bad key."""
     if not isinstance(data, dict):
@@ -233,7 +211,7 @@ def validate_job(data: Any, where: str) -> JobConfig:
     try:
         return JobConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(_explain(error, where)) from None
+        raise ConfigError(explain(error, where, JobConfig)) from None
 
 
 def fill_date(config: JobConfig, date: dt.date | None, where: str) -> JobConfig:

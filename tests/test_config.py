@@ -1,0 +1,67 @@
+"""What a job file may say, and the one line that answers what it may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from staticjob.config import JobConfig, apply_override, validate_job
+from staticjob.errors import ConfigError
+
+
+def load(*overrides: str) -> JobConfig:
+    data: dict[str, Any] = {
+        "name": "small",
+        "model": {"path": "some/model"},
+        "input": {"uri": "in", "columns": {"text": "text"}},
+        "output": {"uri": "out"},
+    }
+    for assignment in overrides:
+        apply_override(data, assignment)
+    return validate_job(data, "job.yaml")
+
+
+@pytest.mark.parametrize("key", ["input.uri", "output.uri", "output.history_uri", "model.path"])
+@pytest.mark.parametrize(
+    "uri", ["''", "' '", "gs://b/x", "s3a://b/x", "S3://b/x", "s3:/b/x", "s3://", "s3:///x"]
+)
+def test_a_uri_that_would_be_taken_for_a_folders_name_is_refused(key: str, uri: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^job.yaml: {key}: "):
+        load(f"{key}={uri}")
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3://bucket", "s3://bucket/a b/{date}/", "file:///data/x", "data/x:1", "/data"]
+)
+def test_a_uri_of_a_known_kind_is_taken_literally(uri: str) -> None:
+    assert load(f"output.uri='{uri}'").output.uri == uri
+
+
+def test_a_path_that_begins_with_a_tilde_lies_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert load("output.uri=~/out").output.uri == str(Path("/home/someone/out"))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("cost.gpu_hour=.inf", "cost.gpu_hour: Input should be a finite number"),
+        ("model.device_memory_gib=.inf", "model.device_memory_gib: Input should be a finite number"),
+        ("limits.max_error_rate=.nan", "limits.max_error_rate: Input should be a finite number"),
+        ("model.device=tpu", "model.device: String should match pattern '^(auto|cpu|cuda(:\\d+)?)$'"),
+        (
+            "batching.token_budget=0",
+            "batching.token_budget: Input should be 'auto' or greater than 0",
+        ),
+        ("input.keep=id", "input.keep: Input should be 'all' or a valid tuple"),
+        ("input.columns.text=", "input.columns.text: Input should be a valid string"),
+    ],
+)
+def test_a_bad_value_is_named_once_with_its_key_as_the_job_file_spells_it(
+    override: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(override)
+    assert str(caught.value) == f"job.yaml: {message}"
