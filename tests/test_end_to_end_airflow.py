@@ -45,9 +45,9 @@ def _job(name: str, source: str = "in", **changes: Any) -> dict[str, Any]:
         "model": {"path": MINILM},
         "input": {"uri": f"{BUCKET}/{source}/{{date}}", "columns": {"text": "text"}, "keep": ["id"]},
         "output": {"uri": f"{BUCKET}/{name}/{{date}}"},
-        "limits": {"max_length": 64},
+        "limits": {"max_length": 32},
         # Two rows a batch: a hundred batches, so that a kill finds the chunk half done.
-        "batching": {"token_budget": 128, "ladder": [64], "chunk_slots": 10**9},
+        "batching": {"token_budget": 64, "ladder": [32], "chunk_slots": 10**9},
         "airflow": {"retries": 1},
         **changes,
     }
@@ -215,7 +215,7 @@ def test_mapped_tasks_are_named_by_rung_and_chunk_and_xcoms_hold_addresses_and_c
     (pack,) = run.xcom("plan")
     assert set(pack) == {"name", "index"}
     assert [task["rendered_map_index"] for task in run.tasks("chunk")] == [pack["name"]]
-    assert pack["name"].startswith("L64")
+    assert pack["name"].startswith("L32")
     assert [task["rendered_map_index"] for task in run.tasks("tokenize")] == run.xcom("prepare")
     assert [task["rendered_map_index"] for task in run.tasks("merge")] == run.xcom("groups")
     assert run.xcom("chunk", map_index=0)["rows"] == ROWS
