@@ -8,14 +8,16 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from staticjob import __version__, console
+from staticjob.errors import ConfigError, DataError, Stopped
 
 if TYPE_CHECKING:
     from staticjob.config import JobConfig
@@ -51,10 +53,22 @@ EXAMPLES
 
 
 class InOrder(click.Group):
-    """Lists commands in the order of the work, not of the alphabet."""
+    """Lists commands in the order of the work; answers wrong usage as any other failure."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+    def main(self, args: Sequence[str] | None = None, *extra: Any, **options: Any) -> Any:
+        """Run the command line; with --json, a usage error is the one JSON object as well."""
+        words = list(sys.argv[1:] if args is None else args)
+        try:
+            code = super().main(words, *extra, **{**options, "standalone_mode": False})
+        except click.UsageError as error:
+            error.show()
+            console.emit_failure(error.format_message(), error.exit_code, "--json" in words)
+        except click.Abort:
+            sys.exit(Stopped.exit_code)
+        sys.exit(code if isinstance(code, int) else 0)
 
 
 @click.group(
@@ -82,6 +96,8 @@ def command(name: str) -> Callable[[Callable[..., None]], click.Command]:
         @functools.wraps(body)
         def run(as_json: bool, **arguments: Any) -> None:
             console.setup_logging()
+            # A StopFlag ends long work at a safe point; everything else may be left at any moment.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
             try:
                 if os.environ.get("STATICJOB_DIE_WITH_PARENT"):
                     from staticjob.watch import die_with_parent
@@ -227,6 +243,8 @@ def plan(
         return steps.plan(work, prepared, calibrate)[0]
 
     if not target.endswith((".yaml", ".yml")) and not Path(target).is_file():
+        if overrides or date:
+            raise ConfigError(f"{target}: a work URI holds its job already; --set and --date need a job file")
         place, prepared = open_work(target)
         made = (
             steps.draft_plan(place, prepared, calibrate)
@@ -287,7 +305,6 @@ def chunk(work: str, chunks: tuple[str, ...], pack: int | None, as_json: bool) -
     Committed chunks are kept; a half-finished one goes on at its first unflushed batch.
     """
     from staticjob import steps
-    from staticjob.errors import ConfigError
     from staticjob.pack import run_pack
     from staticjob.progress import Reporter
     from staticjob.records import Ledger
@@ -301,8 +318,8 @@ def chunk(work: str, chunks: tuple[str, ...], pack: int | None, as_json: bool) -
         chunks = (*chunks, *made.packs[pack])
     if not chunks:
         raise ConfigError("nothing to run: give --chunk ID or --pack N")
-    with Reporter(made, chunks) as reporter:
-        result = run_pack(place, prepared, made, chunks, StopFlag(), reporter)
+    with StopFlag() as stop, Reporter(made, chunks) as reporter:
+        result = run_pack(place, prepared, made, chunks, stop, reporter)
     ledger = sum((c.ledger for c in result.commits), Ledger())
     console.emit(
         {
@@ -412,7 +429,6 @@ def verify(uri: str, rows: int, seed: int, as_json: bool) -> None:
     URI is the output folder or a work URI. Exit code 2 when a row differs beyond rounding.
     """
     from staticjob import steps
-    from staticjob.errors import DataError
     from staticjob.status import find_work
     from staticjob.verify import verify as verify_rows
 

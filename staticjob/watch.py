@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Self
 
 from staticjob.errors import InfrastructureError, Stopped
 
@@ -46,12 +47,21 @@ def die_with_parent() -> None:
 
 
 class StopFlag:
-    """Turns SIGTERM and SIGINT into a stop at the next safe point; a second one ends at once."""
+    """Turns SIGTERM and SIGINT into a stop at the next safe point; a second one ends at once.
+
+    As a context manager it gives the signals back to whoever handled them before.
+    """
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        signal.signal(signal.SIGTERM, self._handle)
-        signal.signal(signal.SIGINT, self._handle)
+        self._before = {n: signal.signal(n, self._handle) for n in (signal.SIGTERM, signal.SIGINT)}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:

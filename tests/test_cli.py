@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,8 @@ def test_help_answers_without_loading_heavy_modules() -> None:
         "import sys; from staticjob.cli import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
-        "heavy = {'torch', 'transformers', 'pyarrow', 'boto3', 'pydantic', 'airflow', 'numpy'} & set(sys.modules)\n"
+        "heavy = {'torch', 'transformers', 'pyarrow', 'boto3', 'pydantic', 'airflow', 'numpy'}\n"
+        "heavy &= set(sys.modules)\n"
         "assert not heavy, heavy"
     )
     done = subprocess.run(
@@ -189,3 +192,49 @@ def test_a_date_placeholder_needs_a_date(tmp_path: Path) -> None:
     done = staticjob("prepare", str(job))
     assert done.returncode == 2
     assert "give --date YYYY-MM-DD" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan"], "Missing argument"),
+        (["verify", "out", "--rows", "0"], "--rows"),
+        (["run", "job.yaml", "--date", "31.1.2026"], "--date"),
+        (["nonsense"], "No such command"),
+        (["plan", "out/_staticjob/0123", "--set", "limits.max_length=8"], "--set and --date need a job file"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_one_json_object_too(arguments: list[str], message: str) -> None:
+    done = staticjob(*arguments, "--json")
+    assert done.returncode == 2
+    assert message in done.stderr
+    answered = json.loads(done.stdout)
+    assert answered["exit_code"] == 2
+    assert message in answered["error"]
+
+
+def test_a_command_that_is_told_to_stop_ends_with_exit_code_3_wherever_it_is(tmp_path: Path) -> None:
+    code = """
+        import signal, threading, time
+        from staticjob import dataset, cli
+        def discover(*_):
+            print("ready", flush=True, file=__import__("sys").stderr)
+            time.sleep(60)
+        dataset.discover = discover
+        cli.main(["prepare", "job.yaml", "--json"])
+        """
+    write_job(tmp_path)
+    waiting = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    assert waiting.stderr
+    assert any(line == "ready\n" for line in waiting.stderr)
+    waiting.send_signal(signal.SIGTERM)
+    out, _ = waiting.communicate(timeout=30)
+    assert waiting.returncode == 3
+    assert json.loads(out)["exit_code"] == 3
