@@ -33,9 +33,7 @@ def run_job(config: JobConfig) -> Outcome:
     stop = StopFlag()
     work, prepared, _ = prepare(config)
     log.info("fingerprint %s, %d files, work at %s", prepared.fingerprint[:16], len(prepared.files), work.uri)
-    for split in prepared.splits:
-        stop.check()
-        steps.tokenize(work, prepared, [split.id])
+    steps.tokenize(work, prepared, [split.id for split in prepared.splits], stop)
     plan, reused_plan = steps.plan(work, prepared)
     log.info(
         "%s: %d chunks in %d rungs, %.1f%% of %d slots useful; %s",

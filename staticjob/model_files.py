@@ -56,7 +56,10 @@ def resolve(model: ModelConfig) -> Path:
 
 def pin(model: ModelConfig) -> ModelFiles:
     """Names, sizes and sha256 of every file the model is read from."""
-    directory = resolve(model)
+    return _pin(resolve(model), model)
+
+
+def _pin(directory: Path, model: ModelConfig) -> ModelFiles:
     names = sorted(
         name
         for path in directory.rglob("*")
@@ -79,7 +82,7 @@ def resolve_pinned(model: ModelConfig, pinned: ModelFiles) -> Path:
     Raises DataError when they are not: results of two models must never share an output.
     """
     directory = resolve(model)
-    if pin(model).digest != pinned.digest:
+    if _pin(directory, model).digest != pinned.digest:
         raise DataError(
             f"model {model.path} at {directory} is not the one this job was prepared with; "
             "restore its files, or prepare the job again"
@@ -119,8 +122,15 @@ def _packaged(path: str) -> Path | None:
 
 def model_config(directory: Path) -> dict[str, Any]:
     """The model's config.json; ConfigError when it is missing or not an object."""
-    config: dict[str, Any] = read_json(directory / "config.json", "not a Hugging Face model directory")
-    return config
+    return read_object(directory / "config.json", "not a Hugging Face model directory")
+
+
+def read_object(path: Path, missing: str) -> dict[str, Any]:
+    """As `read_json`, of a file that holds an object; ConfigError when it holds something else."""
+    value = read_json(path, missing)
+    if not isinstance(value, dict):
+        raise ConfigError(f"model file {path}: holds {type(value).__name__}, not an object; restore it")
+    return value
 
 
 def read_json(path: Path, missing: str) -> Any:

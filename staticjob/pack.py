@@ -90,7 +90,7 @@ def _run(
     known = plan.rates is not None and plan.rates.ceilings is not None
     best = None if known else _ceilings(prepared)
     shapes = sorted({Shape(c.length, c.batch) for c in todo}, key=lambda s: s.length, reverse=True)
-    model_dir = model_files.resolve(prepared.config.model)
+    model_dir = model_files.resolve_pinned(prepared.config.model, prepared.model)
     engine = StaticEngine(model_dir, prepared.config, shapes)
     for shape in shapes:
         engine.warm_up(shape)

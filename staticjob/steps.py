@@ -12,11 +12,14 @@ from collections.abc import Sequence
 from staticjob import dataset, history, model_files, storage
 from staticjob.clock import now
 from staticjob.device import can_run, target_of
+from staticjob.engine.heads import output_fields
 from staticjob.errors import ConfigError, DataError
 from staticjob.layout import Output, Work
 from staticjob.plan import make_plan
 from staticjob.prepare import max_length
+from staticjob.publish import output_schema
 from staticjob.records import Commit, Manifest, MergeCommit, Plan, Prepared, Rates, SplitStats
+from staticjob.watch import StopFlag
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +40,15 @@ def load_plan(work: Work) -> Plan:
     return plan
 
 
-def tokenize(work: Work, prepared: Prepared, splits: Sequence[str]) -> tuple[tuple[SplitStats, ...], int]:
-    """Tokenize the named splits; return their statistics and how many were there before."""
+def tokenize(
+    work: Work, prepared: Prepared, splits: Sequence[str], stop: StopFlag | None = None
+) -> tuple[tuple[SplitStats, ...], int]:
+    """Tokenize the named splits; return their statistics and how many were there before.
+
+    Raises Stopped between splits when `stop` asks for it.
+    """
     # Deferred: pyarrow and tokenizers, which a reused split does not need.
-    from staticjob.tokenizing import tokenize_split
+    from staticjob.tokenizing import Encoder, load_encoder, tokenize_split
 
     known = {split.id: split for split in prepared.splits}
     unknown = [name for name in splits if name not in known]
@@ -48,14 +56,19 @@ def tokenize(work: Work, prepared: Prepared, splits: Sequence[str]) -> tuple[tup
         raise ConfigError(f"split {unknown[0]}: not in this job, which has {len(known)} splits")
     stats: list[SplitStats] = []
     reused = 0
-    model_dir = model_files.resolve(prepared.config.model)
+    encoder: Encoder | None = None
     for name in splits:
-        if storage.head(work.split(name)) is not None:
-            stats.append(storage.read_json(work.split(name), SplitStats))
+        before = storage.find_json(work.split(name), SplitStats)
+        if before is not None:
+            stats.append(before)
             reused += 1
             continue
-        limit = max_length(prepared.config, model_dir)
-        stats.append(tokenize_split(work, prepared, known[name], model_dir, limit))
+        if stop is not None:
+            stop.check()
+        if encoder is None:
+            model_dir = model_files.resolve_pinned(prepared.config.model, prepared.model)
+            encoder = load_encoder(prepared.config, model_dir, max_length(prepared.config, model_dir))
+        stats.append(tokenize_split(work, prepared, known[name], encoder))
         log.info("split %s: %d rows, %d tokens", name, *split_size(stats[-1]))
     return tuple(stats), reused
 
@@ -87,9 +100,10 @@ def draft_plan(work: Work, prepared: Prepared, calibrate: bool = True) -> Plan:
     """
     stats = [_split_stats(work, split.id) for split in prepared.splits]
     schemas = [dataset.decode_schema(s.kept_schema) for st in stats for s in st.slices]
-    kept = dataset.encode_schema(dataset.kept_schema(schemas))
+    kept = dataset.kept_schema(schemas)
     config = prepared.config
-    model_dir = model_files.resolve(config.model)
+    model_dir = model_files.resolve_pinned(config.model, prepared.model)
+    output_schema(kept, output_fields(config, model_dir))  # refuses a kept column named like a result
     past = history.read(config.output.history_uri) if config.output.history_uri else None
     known = past.rates if past and past.model_digest == prepared.model.digest else None
     target = target_of(config.model, known.device if known else None, past.device_memory if past else None)
@@ -100,7 +114,7 @@ def draft_plan(work: Work, prepared: Prepared, calibrate: bool = True) -> Plan:
         return make_plan(
             prepared,
             stats,
-            kept_schema=kept,
+            kept_schema=dataset.encode_schema(kept),
             max_length=max_length(config, model_dir),
             model_config=model_files.model_config(model_dir),
             target=target,

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from staticjob import dataset, results, storage
-from staticjob.config import LimitsConfig
+from staticjob.config import JobConfig, LimitsConfig
 from staticjob.errors import ConfigError
 from staticjob.layout import Work
 from staticjob.parts import PartWriter
@@ -57,7 +57,12 @@ def load_tokenizer(model_dir: Path, trust_remote_code: bool = False) -> Tokenize
 
     path = model_dir / "tokenizer.json"
     if path.exists():
-        tokenizer = Tokenizer.from_file(str(path))
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # its Rust code raises nothing narrower
+            raise ConfigError(
+                f"model file {path}: cannot be read as a tokenizer ({error}); restore it"
+            ) from None
     else:
         tokenizer = _convert_tokenizer(model_dir, trust_remote_code)
     tokenizer.no_padding()
@@ -160,6 +165,11 @@ class Encoder:
         return Encoded(ids, Status.TRUNCATED, f"cut to {self.max_length} tokens")
 
 
+def load_encoder(config: JobConfig, model_dir: Path, max_length: int) -> Encoder:
+    """The encoder of a job whose limit is `max_length` tokens."""
+    return Encoder(load_tokenizer(model_dir, config.model.trust_remote_code), max_length, config.limits)
+
+
 def _cut(text: str, reach: int) -> str:
     """At most about `reach` characters, ending before a space where one is near."""
     if len(text) <= reach:
@@ -168,17 +178,12 @@ def _cut(text: str, reach: int) -> str:
     return text[: space if space > 0 else reach]
 
 
-def tokenize_split(
-    work: Work, prepared: Prepared, split: Split, model_dir: Path, max_length: int
-) -> SplitStats:
+def tokenize_split(work: Work, prepared: Prepared, split: Split, encoder: Encoder) -> SplitStats:
     """Tokenize one split into sorted parts and the list of answered rows; write its marker last.
 
     Raises DataError for a missing column or an unreadable object (nothing is published then).
     """
     started = time.perf_counter()
-    config = prepared.config
-    tokenizer = load_tokenizer(model_dir, config.model.trust_remote_code)
-    encoder = Encoder(tokenizer, max_length, config.limits)
     state = _SplitState(PartWriter(work, split.id))
     for piece in split.slices:
         state.slices.append(_tokenize_slice(prepared, piece, encoder, state))

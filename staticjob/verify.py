@@ -92,7 +92,7 @@ def verify(work: Work, prepared: Prepared, plan: Plan, rows: int, seed: int) -> 
         (length, batch): [s for chunk, at in picked for s in _read_rows(work, chunk, at)]
         for (length, batch), picked in choose(plan, rows, rng).items()
     }
-    model_dir = model_files.resolve(prepared.config.model)
+    model_dir = model_files.resolve_pinned(prepared.config.model, prepared.model)
     heads = [f.name for f in output_fields(prepared.config, model_dir)]
     _read_published(prepared, [s for own in samples.values() for s in own], heads)
     shapes = [Shape(length, batch) for length, batch in samples]

