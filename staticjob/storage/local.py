@@ -67,8 +67,8 @@ def _version(status: os.stat_result) -> str:
     return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
 
 
-def read(uri: str, pin: PinnedObject | None = None) -> bytes:
-    return read_range(uri, 0, pin.size if pin else -1, pin)
+def read(uri: str) -> bytes:
+    return read_range(uri, 0, -1)
 
 
 def read_range(uri: str, start: int, length: int, pin: PinnedObject | None = None) -> bytes:

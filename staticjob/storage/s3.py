@@ -60,8 +60,8 @@ def head(uri: str) -> PinnedObject | None:
     return _pin(uri, answer["ContentLength"], answer["ETag"])
 
 
-def read(uri: str, pin: PinnedObject | None = None) -> bytes:
-    return _get(uri, pin, {})
+def read(uri: str) -> bytes:
+    return _get(uri, None, {})
 
 
 def read_range(uri: str, start: int, length: int, pin: PinnedObject | None = None) -> bytes:
