@@ -11,6 +11,7 @@ import io
 import json
 import random
 import re
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -255,6 +256,21 @@ def test_invariant_9_pickled_weights_are_refused_unless_the_job_says_otherwise(t
     config = job(str(tmp_path), model={"path": str(tmp_path / "model")})
     with pytest.raises(ConfigError, match=r"no \.safetensors files"):
         StaticEngine(tmp_path / "model", config, [])
+
+
+def test_invariant_9_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
+    source = model_files.resolve(ModelConfig(path=MINILM))
+    model_dir, ran = tmp_path / "model", tmp_path / "ran"
+    shutil.copytree(source, model_dir)
+    (model_dir / "foreign.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    config = json.loads((model_dir / "config.json").read_text())
+    foreign = {"AutoConfig": "foreign.Config", "AutoModel": "foreign.Model"}
+    (model_dir / "config.json").write_text(
+        json.dumps(config | {"model_type": "foreign", "auto_map": foreign})
+    )
+    with pytest.raises(ConfigError, match="contains custom code"):
+        StaticEngine(model_dir, job(str(tmp_path), model={"path": str(model_dir)}), [])
+    assert not ran.exists()
 
 
 def test_invariant_9_no_secret_is_stored_and_markup_of_the_data_is_escaped(done: Watched) -> None:

@@ -7,10 +7,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
 import pytest
+
+from staticjob.errors import InfrastructureError
+from staticjob.watch import heartbeat
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -100,6 +104,22 @@ def test_a_stalled_engine_is_ended_with_exit_code_1_and_its_stack() -> None:
     assert out == "alive\n", "a slow engine that goes on is left alone"
     assert hung.returncode == 1
     assert "time.sleep" in err or "line" in err
+
+
+def test_a_heartbeat_goes_on_during_long_work_and_survives_a_store_that_fails() -> None:
+    beats = 0
+    enough = threading.Event()
+
+    def beat() -> None:
+        nonlocal beats
+        beats += 1
+        if beats == 3:
+            enough.set()
+        raise InfrastructureError("the store is away")
+
+    with heartbeat(beat, seconds=0.01):
+        assert enough.wait(10)
+    assert not any(thread.name == "heartbeat" for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
