@@ -86,9 +86,28 @@ def read_kept(work: Work, chunk: Chunk) -> Kept:
         if not usable:
             return Kept(covered, tuple(tables))
         first, stop = max(usable, key=lambda span: span[1])
-        table = results.from_ipc(storage.read(names[first, stop]))
+        table = _read_flush(names[first, stop], min(stop * chunk.batch, chunk.rows) - first * chunk.batch)
+        if table is None:
+            del names[first, stop]
+            continue
         tables.append(table.slice((covered - first) * chunk.batch))
         covered = stop
+
+
+def _read_flush(uri: str, rows: int) -> pa.Table | None:
+    """The `rows` rows of a flush; None when it is damaged or gone, for then it is computed again."""
+    data = storage.find(uri)
+    if data is None:  # another worker has committed meanwhile
+        return None
+    try:
+        table = results.from_ipc(data)
+    except (pa.ArrowInvalid, OSError) as error:
+        log.warning("%s: damaged (%s); its batches are computed again", uri, error)
+        return None
+    if table.num_rows != rows:
+        log.warning("%s: %d rows where %d belong; computed again", uri, table.num_rows, rows)
+        return None
+    return table
 
 
 @dataclass(frozen=True)
@@ -211,7 +230,7 @@ class ChunkRun:
         """Store the batches since the last flush; the name says which."""
         name = f"flush-{self._pending_first:06d}-{self._done:06d}.arrow"
         data = results.to_ipc(pa.concat_tables(self._pending))
-        storage.put_if_absent(self._work.chunk(self._chunk.id, name), data)
+        storage.put(self._work.chunk(self._chunk.id, name), data)
         self._pending = []
         self._pending_first = self._done
         self._write_progress()

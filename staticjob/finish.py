@@ -6,6 +6,8 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from pydantic import BaseModel
+
 from staticjob import __version__, claim, storage
 from staticjob.audit import audit, check_error_rate
 from staticjob.clock import now
@@ -129,11 +131,21 @@ def _finished(output: Output, manifest: Manifest) -> Manifest | None:
     return standing if same else None
 
 
+class _EarlierFile(BaseModel):
+    output: str
+
+
+class _Earlier(BaseModel):
+    """Of another run's `job.json` what left-overs need, whichever version wrote the rest."""
+
+    files: tuple[_EarlierFile, ...]
+
+
 def _remove_left_overs(held: claim.Claim, prepared: Prepared) -> None:
     """Delete output files that other runs wrote here and this one does not: readers take them for rows."""
     own = {file.output for file in prepared.files}
     for fingerprint in claim.earlier_runs(held):
-        other = storage.find_json(held.output.work(fingerprint).job, Prepared)
+        other = storage.find_json(held.output.work(fingerprint).job, _Earlier)
         if other is None:
             continue
         others = {file.output for file in other.files} - own

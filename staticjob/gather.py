@@ -131,9 +131,13 @@ def result_heads(work: Work, commits: Mapping[str, Commit]) -> list[pa.Field] | 
     commit = next((c for c in commits.values() if c.blocks), None)
     if commit is None:
         return None
-    head = storage.read_range(work.chunk(commit.chunk, commit.result), 0, commit.blocks[0].offset)
-    # An Arrow file begins with 8 bytes of signature, then its schema.
-    schema = pa.ipc.read_schema(pa.py_buffer(head).slice(8))
+    uri = work.chunk(commit.chunk, commit.result)
+    head = storage.read_range(uri, 0, commit.blocks[0].offset)
+    try:
+        # An Arrow file begins with 8 bytes of signature, then its schema.
+        schema = pa.ipc.read_schema(pa.py_buffer(head[8:]))
+    except (pa.ArrowInvalid, EOFError, OSError) as error:
+        raise DataError(f"{uri}: damaged ({error}); delete the chunk's folder and run it again") from None
     return list(schema)[len(results.result_schema([])) :]
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 from pydantic import Field
 
 from staticjob import storage
+from staticjob.errors import DataError
 from staticjob.records import Ledger, Rates, Record
+
+log = logging.getLogger(__name__)
 
 KEPT_RUNS = 30
 
@@ -32,8 +37,12 @@ class History(Record):
 
 
 def read(uri: str) -> History | None:
-    """The job's history; None before its first finished run."""
-    return storage.find_json(uri, History)
+    """The job's history; None before its first finished run, and where another version wrote it."""
+    try:
+        return storage.find_json(uri, History)
+    except DataError as error:  # a forecast is not worth stopping a job
+        log.warning("%s; planning without it", error)
+        return None
 
 
 def append(uri: str, run: Run, model_digest: str, rates: Rates | None, device_memory: int | None) -> None:

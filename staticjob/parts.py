@@ -104,7 +104,7 @@ def read_spans(work: Work, spans: tuple[Span, ...], skip_rows: int = 0) -> Itera
             continue
         size = ROW_DTYPE.itemsize
         data = storage.read_range(work.part_rows(span.part), span.start * size, n * size)
-        rows = np.frombuffer(data, dtype=ROW_DTYPE)
+        rows = np.frombuffer(data[: len(data) // size * size], dtype=ROW_DTYPE)
         if len(rows) != n or int(rows["length"].sum()) != span.token_stop - span.token_start:
             raise DataError(
                 f"part {span.part}: rows {span.start} to {span.stop} do not match the plan; "
@@ -124,5 +124,10 @@ def read_spans(work: Work, spans: tuple[Span, ...], skip_rows: int = 0) -> Itera
                 (span.token_start + token_begin) * width,
                 (token_end - token_begin) * width,
             )
+            if len(raw) != (token_end - token_begin) * width:
+                raise DataError(
+                    f"part {span.part}: its token ids end before the plan says; "
+                    f"delete {work.uri} and run the job again"
+                )
             yield RowBlock(rows[begin:end], np.frombuffer(raw, dtype=ID_DTYPE))
             begin = end

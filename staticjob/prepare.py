@@ -123,5 +123,5 @@ def _sentence_limit(model_dir: Path) -> int | None:
     path = model_dir / "sentence_bert_config.json"
     if not path.exists():
         return None
-    value = json.loads(path.read_text(encoding="utf-8")).get("max_seq_length")
-    return int(value) if value else None
+    value = model_files.read_object(path, "expected").get("max_seq_length")
+    return value if isinstance(value, int) and value > 0 else None
