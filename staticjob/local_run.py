@@ -30,10 +30,9 @@ class Outcome:
 
 def run_job(config: JobConfig) -> Outcome:
     """Run every step; what has its marker is kept. Raises what the steps raise."""
-    stop = StopFlag()
     work, prepared, _ = prepare(config)
     log.info("fingerprint %s, %d files, work at %s", prepared.fingerprint[:16], len(prepared.files), work.uri)
-    steps.tokenize(work, prepared, [split.id for split in prepared.splits], stop)
+    steps.tokenize(work, prepared, [split.id for split in prepared.splits])
     plan, reused_plan = steps.plan(work, prepared)
     log.info(
         "%s: %d chunks in %d rungs, %.1f%% of %d slots useful; %s",
@@ -45,11 +44,11 @@ def run_job(config: JobConfig) -> Outcome:
         plan.forecast.basis,
     )
     ids = [chunk.id for chunk in plan.chunks]
-    with Reporter(plan, ids) as reporter:
+    with StopFlag() as stop, Reporter(plan, ids) as reporter:
         result = run_pack(work, prepared, plan, ids, stop, reporter)
+        stop.check()
     if result.reused == len(ids):
         log.info("nothing to compute: all %d chunks were done by an earlier run", len(ids))
-    stop.check()
     steps.merge(work, prepared, plan)
     manifest, _ = steps.finish(work, prepared, plan)
     return Outcome(work, prepared, manifest, len(result.commits), result.reused)

@@ -19,7 +19,6 @@ from staticjob.plan import make_plan
 from staticjob.prepare import max_length
 from staticjob.publish import output_schema
 from staticjob.records import Commit, Manifest, MergeCommit, Plan, Prepared, Rates, SplitStats
-from staticjob.watch import StopFlag
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +39,8 @@ def load_plan(work: Work) -> Plan:
     return plan
 
 
-def tokenize(
-    work: Work, prepared: Prepared, splits: Sequence[str], stop: StopFlag | None = None
-) -> tuple[tuple[SplitStats, ...], int]:
-    """Tokenize the named splits; return their statistics and how many were there before.
-
-    Raises Stopped between splits when `stop` asks for it.
-    """
+def tokenize(work: Work, prepared: Prepared, splits: Sequence[str]) -> tuple[tuple[SplitStats, ...], int]:
+    """Tokenize the named splits; return their statistics and how many were there before."""
     # Deferred: pyarrow and tokenizers, which a reused split does not need.
     from staticjob.tokenizing import Encoder, load_encoder, tokenize_split
 
@@ -63,8 +57,6 @@ def tokenize(
             stats.append(before)
             reused += 1
             continue
-        if stop is not None:
-            stop.check()
         if encoder is None:
             model_dir = model_files.resolve_pinned(prepared.config.model, prepared.model)
             encoder = load_encoder(prepared.config, model_dir, max_length(prepared.config, model_dir))

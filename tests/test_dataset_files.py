@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,21 @@ def test_a_key_that_would_leave_the_output_folder_is_refused(monkeypatch: pytest
         monkeypatch.setattr(storage, "list_objects", lambda uri, item=item: [item])
         with pytest.raises(DataError, match="cannot be mirrored"):
             discover("s3://b/in")
+
+
+@pytest.mark.parametrize("name", [b"p\xff.jsonl", b"p\n.jsonl"])
+def test_a_name_that_no_record_and_no_line_can_hold_is_refused(tmp_path: Path, name: bytes) -> None:
+    fill(tmp_path, "p0.jsonl")
+    (tmp_path / os.fsdecode(name)).write_text("{}")
+    with pytest.raises(DataError, match="rename it") as caught:
+        discover(tmp_path)
+    assert str(caught.value).isascii()
+    assert str(caught.value).isprintable()
+
+
+def test_a_name_may_hold_any_character_of_any_script(tmp_path: Path) -> None:
+    fill(tmp_path, "é\u00a0ü %20+&=\u3000語.jsonl")
+    assert [file.path for file in discover(tmp_path)] == ["é\u00a0ü %20+&=\u3000語.jsonl"]
 
 
 def test_a_zero_byte_object_named_like_a_folder_is_a_marker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,8 @@ FORMATS: dict[str, Format] = {
 }
 COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
 OUTPUT_SUFFIX = ".parquet"
+# Half characters stand for bytes that are not UTF-8; control characters break a line of a log.
+UNSPEAKABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 def discover(config: InputConfig, output: str | None = None) -> tuple[InputFile, ...]:
@@ -123,6 +125,8 @@ def _relative(uri: str, base: str, single: bool) -> str:
 def _check(path: str, item: PinnedObject) -> None:
     if not item.size:
         raise DataError(f"{item.uri}: a data object of 0 bytes; write it again or delete it")
+    if UNSPEAKABLE.search(item.uri):
+        raise DataError(f"{item.uri!r}: a name that is not UTF-8, or has control characters; rename it")
     if not {"", ".", ".."}.isdisjoint(path.split("/")):
         raise DataError(f"{item.uri}: a path with empty or dotted names cannot be mirrored; rename it")
 
