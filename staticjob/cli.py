@@ -257,7 +257,7 @@ def plan(
             made = draft(*prepare(read_job(target, overrides, date), Output(folder))[:2])
         work_uri = None
     else:
-        place, prepared, _ = prepare(read_job(target, overrides, date))
+        place, prepared, _ = prepare(read_job(target, overrides, date), run=False)
         made = draft(place, prepared)
         work_uri = place.uri
     console.emit({"work": work_uri, **plan_json(made)}, as_json, lambda: _show_plan(made))

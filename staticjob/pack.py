@@ -85,10 +85,11 @@ def _run(
     from staticjob.chunk import ChunkRun, Worker
     from staticjob.engine import Shape, StaticEngine
 
+    device, dtype = _placement(prepared, plan)
     # The report holds measured speed against what the device can do; measured once per device, and
     # before the engine is there, so that the peak of memory is the engine's own.
     known = plan.rates is not None and plan.rates.ceilings is not None
-    best = None if known else _ceilings(prepared)
+    best = None if known else _ceilings(device, dtype)
     shapes = sorted({Shape(c.length, c.batch) for c in todo}, key=lambda s: s.length, reverse=True)
     model_dir = model_files.resolve_pinned(prepared.config.model, prepared.model)
     engine = StaticEngine(model_dir, prepared.config, shapes)
@@ -111,15 +112,31 @@ def _run(
         reporter.committed(commit)
 
 
-def _ceilings(prepared: Prepared) -> Ceilings:
-    import torch
+def _placement(prepared: Prepared, plan: Plan) -> tuple[str, str]:
+    """Device and dtype the engine will use here; ConfigError when the plan is for others.
 
-    from staticjob.engine import calibrate, loader
+    Shapes, memory and results all follow from them: a job never mixes devices or types.
+    """
+    from staticjob.engine import loader
 
     device = loader.resolve_device(prepared.config.model)
-    dtype = loader.resolve_dtype(prepared.config.model, device)
-    best = calibrate.ceilings(str(device), str(dtype).removeprefix("torch."))
-    if device.type == "cuda":
+    dtype = str(loader.resolve_dtype(prepared.config.model, device)).removeprefix("torch.")
+    planned = plan.memory
+    if (device.type, dtype) != (planned.device.split(":")[0], planned.dtype):
+        raise ConfigError(
+            f"planned for {planned.device} in {planned.dtype}, but this worker would run on {device} in "
+            f"{dtype}; state model.device and model.dtype in the job file, then run it again"
+        )
+    return str(device), dtype
+
+
+def _ceilings(device: str, dtype: str) -> Ceilings:
+    import torch
+
+    from staticjob.engine import calibrate
+
+    best = calibrate.ceilings(device, dtype)
+    if device.startswith("cuda"):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     forget_peak()

@@ -38,10 +38,14 @@ NEUTRAL = (
 )
 
 
-def prepare(config: JobConfig, output: Output | None = None) -> tuple[Work, Prepared, bool]:
+def prepare(
+    config: JobConfig, output: Output | None = None, *, run: bool = True
+) -> tuple[Work, Prepared, bool]:
     """Pin the job and write `job.json`; return its work prefix, the record and whether it was there.
 
-    `output` replaces the job's own output (a dry run prepares into a temporary folder).
+    `output` replaces the job's own output (a dry run prepares into a temporary folder). With `run`
+    the output is claimed, which ends what another run would still publish there; a job that is only
+    planned leaves a claim that stands.
     Raises ConfigError or DataError for whatever can be known now: missing input, missing model
     or tokenizer, limits beyond the model's, an output prefix another run is writing.
     """
@@ -53,7 +57,8 @@ def prepare(config: JobConfig, output: Output | None = None) -> tuple[Work, Prep
     files = dataset.discover(config.input, config.output.uri)
     identity = fingerprint(config, files, model)
     work = target.work(identity)
-    claim.take(target.uri, identity)
+    if run or claim.holder(target) is None:
+        claim.take(target.uri, identity)
     storage.put_json(work.started, Started(started=now()))
     before = storage.find_json(work.job, Prepared)
     record = Prepared(

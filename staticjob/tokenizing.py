@@ -211,7 +211,7 @@ class _SplitState:
     slices: list[SliceStats] = field(default_factory=list)
     statuses: Counter[Status] = field(default_factory=Counter)
     first_errors: list[RowError] = field(default_factory=list)
-    answered: list[tuple[int, int, str, str]] = field(default_factory=list)
+    answered: list[pa.Table] = field(default_factory=list)
     arrival_slots: int = 0
     _waiting: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
 
@@ -228,12 +228,16 @@ class _SplitState:
             self.arrival_slots += int(self._waiting.max()) * len(self._waiting)
             self._waiting = self._waiting[:0]
 
+    def answer(self, rows: list[tuple[int, int, str, str]]) -> None:
+        """Keep the outcome of rows (file, row, status, reason) that no model has to see."""
+        if not rows:
+            return
+        columns = [*zip(*rows, strict=True), (0,) * len(rows)]
+        schema = results.ANSWERED_SCHEMA
+        self.answered.append(pa.table(dict(zip(schema.names, columns, strict=True)), schema))
+
     def answered_table(self) -> pa.Table:
-        files, rows, statuses, reasons = zip(*self.answered, strict=True) if self.answered else ((),) * 4
-        columns = [files, rows, statuses, reasons, (0,) * len(self.answered)]
-        return pa.table(
-            dict(zip(results.ANSWERED_SCHEMA.names, columns, strict=True)), results.ANSWERED_SCHEMA
-        )
+        return pa.concat_tables([results.ANSWERED_SCHEMA.empty_table(), *self.answered])
 
 
 def _tokenize_slice(prepared: Prepared, piece: FileSlice, encoder: Encoder, state: _SplitState) -> SliceStats:
@@ -272,11 +276,10 @@ def _record(path: str, file: int, first_row: int, outcomes: list[Encoded], state
     ids = np.fromiter(chain.from_iterable(o.ids for _, o in runnable), ID_DTYPE, int(records["length"].sum()))
     state.parts.add(records, ids)
     state.count_arrival(records["length"])
-    for i, outcome in enumerate(outcomes):
-        state.statuses[outcome.status] += 1
-        if outcome.ids:
-            continue
-        state.answered.append((file, first_row + i, outcome.status.value, outcome.reason))
+    state.statuses.update(outcome.status for outcome in outcomes)
+    others = [(i, o) for i, o in enumerate(outcomes) if not o.ids]
+    state.answer([(file, first_row + i, o.status.value, o.reason) for i, o in others])
+    for i, outcome in others:
         if outcome.status is Status.ERROR and len(state.first_errors) < FIRST_ERRORS:
             state.first_errors.append(
                 RowError(file=path, row=first_row + i, status=outcome.status, reason=outcome.reason)

@@ -155,6 +155,27 @@ def test_the_steps_of_the_dag_give_the_same_output_as_run(tmp_path: Path) -> Non
     assert {p.name: p.read_bytes() for p in (tmp_path / "again").glob("*.parquet")} == stepwise
 
 
+def test_planning_a_variant_leaves_the_output_to_the_run_that_holds_it(tmp_path: Path) -> None:
+    write_input(str(tmp_path / "in"), texts(20))
+    job = write_job(tmp_path, batching={"token_budget": 1024, "ladder": [32, 64, 128]})
+    held = answer("prepare", str(job))
+    variant = answer("plan", str(job), "--no-calibrate", "--set", "limits.overflow=refuse")
+    assert variant["fingerprint"] != held["fingerprint"]
+    assert answer("status", str(tmp_path / "out"))["fingerprint"] == held["fingerprint"]
+    assert answer("status", variant["work"])["fingerprint"] == variant["fingerprint"]
+
+
+def test_a_worker_of_another_type_than_planned_is_refused(tmp_path: Path) -> None:
+    write_input(str(tmp_path / "in"), texts(5))
+    job = write_job(tmp_path, batching={"token_budget": 1024, "ladder": [32, 64, 128]})
+    work = answer("plan", str(job), "--no-calibrate")["work"]
+    path = Path(work) / "plan.json"
+    path.write_text(path.read_text().replace('"dtype":"float32"', '"dtype":"bfloat16"', 1))
+    done = staticjob("chunk", work, "--pack", "0")
+    assert done.returncode == 2
+    assert "planned for cpu in bfloat16, but this worker would run on cpu in float32" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("sections", "expected"),
     [
