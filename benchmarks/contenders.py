@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -189,25 +190,36 @@ CONTENDERS: dict[str, type[Any]] = {
 }
 
 
+def family() -> list[Path]:
+    """This process and all that descend from it, as folders of /proc."""
+    parents: dict[str, str] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            parents[stat.parent.name] = stat.read_text().rpartition(")")[2].split()[1]
+    members = {str(os.getpid())}
+    while more := {pid for pid, parent in parents.items() if parent in members} - members:
+        members |= more
+    return [Path("/proc") / pid for pid in members]
+
+
 def peak_bytes() -> int:
-    """Peak resident memory of this process and of its children now alive."""
+    """Sum of the peak resident memory of the processes of the family."""
     total = 0
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        except OSError:
-            continue  # it ended meanwhile
-        if status.parent.name == str(os.getpid()) or _descends(status.parent, os.getpid()):
-            total += int(fields.get("VmHWM", "0 kB").split()[0]) * 1024
+    for process in family():
+        with suppress(OSError):
+            lines = (process / "status").read_text().splitlines()
+            total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
     return total
 
 
-def _descends(process: Path, ancestor: int) -> bool:
-    try:
-        parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return False
-    return parent == ancestor or (parent > 1 and _descends(Path("/proc") / str(parent), ancestor))
+def core_seconds() -> float:
+    """Processor time the family has used, user and system."""
+    ticks = 0
+    for process in family():
+        with suppress(OSError):
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def main(name: str, path: str) -> None:
@@ -221,13 +233,19 @@ def main(name: str, path: str) -> None:
     for line in _requests(answers, answer):
         if line == "quit":
             return
-        began = time.perf_counter()
+        began, used = time.perf_counter(), core_seconds()
         vectors = contender.embed(texts)
-        seconds = time.perf_counter() - began
+        seconds, used = time.perf_counter() - began, core_seconds() - used
         with tempfile.NamedTemporaryFile(suffix=".npy", delete=False) as file:
             np.save(file, np.asarray(vectors, np.float32))
         answer.clear()
-        answer.update(seconds=seconds, slots=contender.slots, peak_bytes=peak_bytes(), vectors=file.name)
+        answer.update(
+            seconds=seconds,
+            core_seconds=used,
+            slots=contender.slots,
+            peak_bytes=peak_bytes(),
+            vectors=file.name,
+        )
 
 
 def _requests(answers: Any, answer: dict[str, Any]) -> Any:
