@@ -91,7 +91,7 @@ def test_a_watch_ends_the_rows_whose_stop_string_is_complete_and_no_others(every
     finish = np.zeros(3, np.int8)
     ended: dict[int, int] = {}
     for count in range(every, 8, every):
-        look = Look(0, count - 1, 3, 0.0, np.array(rows), np.full(3, count), finish)
+        look = Look(0, count - 1, 3, (3,) * count, 0.0, np.array(rows), np.full(3, count), finish)
         for row in watch.ended(look):
             ended[row] = count
             finish[row] = 1

@@ -19,11 +19,16 @@ class ActiveRows:
     rows: int
     slots: int
     active: tuple[int, ...]
-    handover: int | None = None  # the step before which the active rows left for another engine
+    left: int = 0  # rows still unfinished after the last step, when they were handed over
 
     @property
     def steps(self) -> int:
         return len(self.active)
+
+    @property
+    def handover(self) -> int | None:
+        """The step before which the unfinished rows left for another engine."""
+        return self.steps if self.left else None
 
     @property
     def useful(self) -> int:

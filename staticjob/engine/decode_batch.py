@@ -33,6 +33,7 @@ class Look:
     index: int
     step: int
     active: int  # rows that go on
+    curve: tuple[int, ...]  # rows that went on after each token; the last is `active`
     seconds: float
     tokens: NDArray[np.int64]  # [B, cap + 1]; valid up to counts
     counts: NDArray[np.int64]  # [B]

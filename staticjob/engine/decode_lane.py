@@ -93,7 +93,6 @@ class DecodeLane:
         state = self._states[shape.batch]
         every = look_steps or LOOK_STEPS[self._kind]
         rungs = cache_rungs(shape.length, cap, self._kind)
-        handover = None
         # Inference mode belongs to a thread.
         with torch.inference_mode():
             state.load(prompts.lengths, self._limits(prompts), prompts.keys)
@@ -107,19 +106,18 @@ class DecodeLane:
                 if len(answer.ended) == look.active:
                     break
                 if answer.hand_over:
-                    handover = look.step
                     break
                 for step in range(look.step, min(look.step + every, cap - 1)):
                     self._run_step(state, next(r for r in rungs if r > shape.length + step))
                 look = _look(state, index, step + 1, started)
             ended = time.perf_counter()
-            rows, active = int((prompts.lengths > 0).sum()), tuple(state.active[: look.step].tolist())
+            rows, left = int((prompts.lengths > 0).sum()), int((state.finish == Finish.ACTIVE).sum())
             return Generated(
                 tokens=state.output[:, :cap].int().cpu().numpy(),
                 counts=state.counts.int().cpu().numpy(),
                 finish=state.finish.cpu().numpy().copy(),
                 logprobs=state.logprobs[:, :cap].cpu().numpy().copy() if state.keeps_logprobs else None,
-                curve=ActiveRows(rows, shape.batch * look.step, active, handover),
+                curve=ActiveRows(rows, shape.batch * look.step, look.curve[: look.step], left),
                 prefill_seconds=prefilled - started,
                 decode_seconds=ended - prefilled,
             )
@@ -168,6 +166,7 @@ def _look(state: DecodeState, index: int, step: int, started: float) -> Look:
         index=index,
         step=step,
         active=int((finish == Finish.ACTIVE).sum()),
+        curve=tuple(state.active[: step + 1].tolist()),
         seconds=time.perf_counter() - started,
         tokens=state.output.cpu().numpy(),
         counts=state.counts.cpu().numpy(),

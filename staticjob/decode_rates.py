@@ -1,0 +1,103 @@
+"""Measured speed of both ways to generate, as the policy reads it and the history keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from staticjob.records import Record
+
+# What vLLM is assumed to do before anything was measured: as fast as a full static step, half of it
+# for the weights that every step reads and half for the rows. Start-up on a CPU was measured at about a
+# minute; a GPU also captures graphs.
+ASSUMED_WEIGHT_SHARE = 0.5
+ASSUMED_START_SECONDS = {"cpu": 60.0, "cuda": 60.0}
+# Steps with every row under way that a fit needs.
+LEAST_STEPS = 8
+
+
+class StaticRates(Record):
+    """One shape of the static decoder."""
+
+    batch: int
+    prefill_seconds: float = Field(description="of one rectangle")
+    step_seconds: tuple[tuple[int, float], ...] = Field(
+        description="cache slots attended over, seconds of a step; ascending"
+    )
+    lanes: int = Field(default=1, description="batches run at once")
+    source: str = "calibration"
+
+    def step(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Seconds of a step over each number of slots, between and beyond the measured ones by line."""
+        x, y = (np.array(column, np.float64) for column in zip(*self.step_seconds, strict=True))
+        if len(x) == 1:
+            return np.full(len(slots), y[0])
+        slope = (y[-1] - y[-2]) / (x[-1] - x[-2])
+        beyond = np.maximum(np.asarray(slots) - x[-1], 0) * max(slope, 0.0)
+        seconds: NDArray[np.float64] = np.interp(slots, x, y) + beyond
+        return seconds
+
+
+class VllmRates(Record):
+    """Continuous batching: a step over n rows takes `step_seconds + n * row_seconds`."""
+
+    start_seconds: float
+    prefill_tokens_per_second: float
+    step_seconds: float
+    row_seconds: float
+    max_rows: int = Field(default=256, description="rows it runs at once")
+    source: str = "measured"
+
+    @classmethod
+    def assumed(cls, static: StaticRates, device: str, prompt: int) -> VllmRates:
+        """A stand-in until the first run has measured it; `prompt` is the rectangle's length."""
+        step = static.step_seconds[0][1] / static.lanes
+        return cls(
+            start_seconds=ASSUMED_START_SECONDS["cpu" if device == "cpu" else "cuda"],
+            prefill_tokens_per_second=static.batch * prompt * static.lanes / static.prefill_seconds,
+            step_seconds=step * ASSUMED_WEIGHT_SHARE,
+            row_seconds=step * (1 - ASSUMED_WEIGHT_SHARE) / static.batch,
+            source="assumed from the static engine's own rates",
+        )
+
+
+class VllmStep(Record):
+    """One engine step: rows that got a token, prompt tokens whose prefill ended, rows still without one."""
+
+    seconds: float
+    rows: int
+    prefilled: int
+    waiting: int
+
+
+def fit_rates(steps: Sequence[VllmStep], start_seconds: float) -> VllmRates | None:
+    """Least squares over the steps in which every row was under way; None where there are too few.
+
+    The rest of the time, beyond what its rows explain, is prefill.
+    """
+    steady = [s for s in steps if not s.waiting and not s.prefilled]
+    if len(steady) < LEAST_STEPS:
+        return None
+    rows, seconds = np.array([s.rows for s in steady], float), np.array([s.seconds for s in steady])
+    # Slow outliers are another program's doing.
+    kept = seconds <= np.quantile(seconds, 0.9)
+    rows, seconds = rows[kept], seconds[kept]
+    spread = rows.max() - rows.min()
+    if spread >= 2:
+        per_row, base = np.polyfit(rows, seconds, 1)
+    else:
+        per_row = ASSUMED_WEIGHT_SHARE * seconds.mean() / rows.mean()
+        base = seconds.mean() - per_row * rows.mean()
+    per_row, base = max(float(per_row), 1e-9), max(float(base), 1e-9)
+    busy = [s for s in steps if s.waiting or s.prefilled]
+    tokens = sum(s.prefilled for s in busy)
+    spent = sum(max(0.0, s.seconds - per_row * s.rows) for s in busy)
+    return VllmRates(
+        start_seconds=start_seconds,
+        prefill_tokens_per_second=tokens / spent if tokens and spent else 1e9,
+        step_seconds=base,
+        row_seconds=per_row,
+    )
