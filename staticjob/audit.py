@@ -39,8 +39,7 @@ def audit(
                 "delete the work prefix and run the job again"
             )
     published = _total(merged.statuses for merged in merges)
-    computed = _total(commit.statuses for commit in commits.values())
-    expected = computed + Counter(plan.answered)
+    expected = row_statuses(plan, commits.values())
     if published != expected:
         raise DataError(
             f"statuses differ: published {_spell(published)}, computed and answered "
@@ -49,14 +48,24 @@ def audit(
     return {status: published[status] for status in Status if published[status]}
 
 
+def row_statuses(plan: Plan, commits: Iterable[Commit]) -> Counter[Status]:
+    """Rows per status that tokenize answered and these commits computed."""
+    return _total(commit.statuses for commit in commits) + Counter(plan.answered)
+
+
+def too_many_errors(statuses: Mapping[Status, int], ceiling: float) -> bool:
+    """Whether the share of rows with status error is above `ceiling`."""
+    return statuses.get(Status.ERROR, 0) > ceiling * sum(statuses.values())
+
+
 def check_error_rate(
     statuses: Mapping[Status, int], ceiling: float, plan: Plan, commits: Mapping[str, Commit]
 ) -> None:
     """Raise DataError when the share of rows with status error is above `ceiling`."""
-    rows = sum(statuses.values())
-    failed = statuses.get(Status.ERROR, 0)
-    if failed <= ceiling * rows:
+    if not too_many_errors(statuses, ceiling):
         return
+    rows = sum(statuses.values())
+    failed = statuses[Status.ERROR]
     errors = [*plan.first_errors, *(error for commit in commits.values() for error in commit.first_errors)]
     raise DataError(
         f"{failed} of {rows} rows have status error ({failed / rows:.2%}), limits.max_error_rate allows "

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pydantic import BaseModel
 
 from staticjob import __version__, claim, storage
-from staticjob.audit import audit, check_error_rate
+from staticjob.audit import audit, check_error_rate, too_many_errors
 from staticjob.clock import now
 from staticjob.errors import DataError
 from staticjob.gather import LOOKUPS_AHEAD, in_order, read_commits
@@ -46,8 +46,9 @@ def finish(
     statuses = audit(prepared, plan, commits, merges)
     _check_standing(work, prepared, merges)
     manifest = _manifest(prepared, plan, commits, merges, statuses, command)
+    ceiling = prepared.config.limits.max_error_rate
     before = _finished(output, manifest)
-    if before is not None:
+    if before is not None and not too_many_errors(statuses, ceiling):
         log.info("%s: finished before by the same run, nothing to do", output.uri)
         return before, True
     claim.end_other_success(held)
@@ -55,7 +56,7 @@ def finish(
     storage.put_json(output.manifest, manifest)
     write_report(list(commits.values()))
     try:
-        check_error_rate(statuses, prepared.config.limits.max_error_rate, plan, commits)
+        check_error_rate(statuses, ceiling, plan, commits)
     except DataError:
         storage.delete([output.success])
         raise

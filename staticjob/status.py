@@ -11,9 +11,10 @@ from typing import Any, Literal, TypeVar
 import click
 
 from staticjob import claim, storage
+from staticjob.audit import row_statuses, too_many_errors
 from staticjob.errors import ConfigError
 from staticjob.layout import WORK_FOLDER, Output, Work
-from staticjob.records import Commit, Ledger, Plan, Prepared, Progress, RowError, Started
+from staticjob.records import Commit, Ledger, Plan, Prepared, Progress, RowError, Started, Status
 
 # A chunk whose heartbeat is older than this counts as waiting: its process is gone.
 SILENT_SECONDS = 60.0
@@ -72,8 +73,17 @@ class JobStatus:
             "slots_planned": plan.ledger.slots if plan else None,
             "useful_share": paid.useful_share,
             "errors": [e.model_dump(mode="json") for e in self.first_errors()],
-            "trouble": [f"{p.chunk}: {p.reason}" for p in self.progress if p.state in ("failed", "stopped")],
+            "trouble": self.trouble(),
         }
+
+    def trouble(self) -> list[str]:
+        """Why the job does not go on, as far as its objects say."""
+        lines = [f"{p.chunk}: {p.reason}" for p in self.progress if p.state in ("failed", "stopped")]
+        if self.plan and self.state == "failed" and not lines:
+            failed = row_statuses(self.plan, self.commits)[Status.ERROR]
+            ceiling = self.prepared.config.limits.max_error_rate
+            lines.append(f"{failed} rows have status error, limits.max_error_rate allows {ceiling:.2%}")
+        return lines
 
     def first_errors(self) -> list[RowError]:
         """The first row errors, from tokenize and from the chunks."""
@@ -152,7 +162,8 @@ def _state(
     if plan is None:
         return "tokenizing" if splits_done else "prepared"
     if len(commits) == len(plan.chunks):
-        return "merging"
+        failed = too_many_errors(row_statuses(plan, commits), prepared.config.limits.max_error_rate)
+        return "failed" if failed else "merging"
     if any(p.state == "running" and alive(p) for p in progress):
         return "running"
     if any(p.state == "failed" for p in progress):

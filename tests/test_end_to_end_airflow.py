@@ -278,6 +278,23 @@ def test_clearing_one_chunk_of_a_finished_run_changes_no_object(
     assert after == before
 
 
+def test_a_running_chunk_that_is_marked_failed_stops_and_says_so(
+    airflow: AirflowSandbox, runs: dict[str, Run]
+) -> None:
+    runs["killed"].succeeds()
+    api = airflow.api()
+    conf = {"date": DATE, "set": ["limits.max_length=31"]}  # another fingerprint: all is computed again
+    run = Run(api, "killed", trigger(api, "killed", conf))
+    _until(lambda: run.states().get("prepare") == "success", "prepare")
+    work = run.xcom("prepare", "work")
+    _until(lambda: _chunk_process(airflow, work) is not None, "the chunk's process")
+    pid = _chunk_process(airflow, work)
+    api.patch(f"{run.path}/taskInstances/chunk/0", {"new_state": "failed"})
+    _until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the chunk's process")
+    assert run.ends() == "failed"
+    _until(lambda: "stopped before its end; finished work is kept" in run.log("chunk"), "the chunk's log")
+
+
 def test_a_whole_job_given_through_the_form_runs_and_emits_its_own_asset(
     airflow: AirflowSandbox, runs: dict[str, Run]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,20 @@ def test_too_many_row_errors_leave_manifest_and_report_but_no_success(tmp_path: 
     assert calls == ["report, success absent"]
     assert storage.read_json(made.output.manifest, Manifest).statuses[Status.ERROR] == failed
     assert storage.head(made.output.success) is None
+
+
+def test_a_ceiling_lowered_after_the_job_was_done_takes_success_back(tmp_path: Path) -> None:
+    made = fabricate(tmp_path, statuses=(Status.OK,) * 9 + (Status.ERROR,), max_error_rate=0.5)
+    merge_all(made)
+    finish_it(made)
+    limits = made.prepared.config.limits.model_copy(update={"max_error_rate": 0.01})
+    config = made.prepared.config.model_copy(update={"limits": limits})
+    stricter = replace(made, prepared=made.prepared.model_copy(update={"config": config}))
+    with pytest.raises(DataError, match="allows 1.00%"):
+        finish_it(stricter)
+    assert storage.head(made.output.success) is None
+    assert finish_it(made)[1] is False
+    assert storage.head(made.output.success) is not None
 
 
 def test_row_errors_within_the_ceiling_do_not_stop_a_job(tmp_path: Path) -> None:

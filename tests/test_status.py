@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from staticjob import storage
-from staticjob.errors import ConfigError
+from staticjob.errors import ConfigError, DataError
 from staticjob.local_run import run_job
 from staticjob.prepare import prepare
 from staticjob.records import Ledger, Progress
@@ -56,6 +56,16 @@ def test_the_states_of_a_job_follow_its_objects(tmp_path: Path) -> None:
     assert running.ledger.slots == 128
     run_job(config)
     assert read_status(config.output.uri).state == "done"
+
+
+def test_a_job_with_too_many_row_errors_has_failed_and_says_why(tmp_path: Path) -> None:
+    storage.put(f"{tmp_path}/in/p.jsonl", b"broken\n" * 3)
+    config = job(str(tmp_path), input={"keep": []})
+    with pytest.raises(DataError, match="3 of 3 rows have status error"):
+        run_job(config)
+    found = read_status(config.output.uri)
+    assert found.state == "failed"
+    assert found.payload()["trouble"] == ["3 rows have status error, limits.max_error_rate allows 1.00%"]
 
 
 def test_a_chunk_without_a_recent_heartbeat_is_not_running(made: Planned) -> None:

@@ -89,7 +89,7 @@ def parse_line(line: bytes) -> Row:
     try:
         return _parse_lenient(line)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        raise ValueError(reason[0].lower() + reason[1:]) from None
+        raise ValueError(reason if reason[1:2].isupper() else reason[0].lower() + reason[1:]) from None
 
 
 def _parse_lenient(line: bytes) -> Row:
