@@ -35,8 +35,8 @@ class Contender(Protocol):
 
 
 def model_dir() -> Path:
-    from staticjob import model_files
     from staticjob.config import ModelConfig
+    from staticjob.models import model_files
 
     return model_files.resolve(ModelConfig(path=MODEL))
 

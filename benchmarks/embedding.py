@@ -27,7 +27,7 @@ from results import machine, versions, write_section
 from texts import docstrings, questions
 
 from staticjob.engine import forward_flops
-from staticjob.model_files import model_config
+from staticjob.models.model_files import model_config
 from staticjob.tokenizing import load_tokenizer
 
 HERE = Path(__file__).resolve().parent

@@ -26,12 +26,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from results import machine, write_section
 
-from staticjob import claim, dataset, results, storage
+from staticjob import claim, dataset, storage
 from staticjob.config import validate_job
-from staticjob.gather import read_commits
 from staticjob.layout import Output, Work
 from staticjob.memory import Target
 from staticjob.merge import merge_group
+from staticjob.merging.gather import read_commits
 from staticjob.plan import make_plan
 from staticjob.records import (
     Chunk,
@@ -47,6 +47,7 @@ from staticjob.records import (
     SplitStats,
     Status,
 )
+from staticjob.running import results
 
 FILE_ROWS = 100_000
 DIM = 8

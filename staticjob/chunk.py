@@ -24,16 +24,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from staticjob import __version__, results, storage
-from staticjob.assemble import HostBatch, batches, prefetched
+from staticjob import __version__, storage
 from staticjob.clock import now
-from staticjob.device import peak_resident
 from staticjob.engine.shape import Shape
 from staticjob.errors import StaticJobError, Stopped
 from staticjob.layout import Work
-from staticjob.progress import Reporter
+from staticjob.planning.device import peak_resident
 from staticjob.records import Ceilings, Chunk, Commit, InputFile, Ledger, Progress, RowError, Status
-from staticjob.watch import StopFlag, Watchdog, heartbeat, worker_name
+from staticjob.running import results
+from staticjob.running.assemble import HostBatch, batches, prefetched
+from staticjob.running.progress import Reporter
+from staticjob.running.watch import StopFlag, Watchdog, heartbeat, worker_name
 
 if TYPE_CHECKING:
     from staticjob.engine import HeadResult, StaticEngine

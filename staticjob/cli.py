@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from staticjob import __version__, console
+from staticjob import __version__
 from staticjob.errors import ConfigError, DataError, Stopped
+from staticjob.terminal import console
 
 if TYPE_CHECKING:
     from staticjob.config import JobConfig
@@ -100,7 +101,7 @@ def command(name: str) -> Callable[[Callable[..., None]], click.Command]:
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             try:
                 if os.environ.get("STATICJOB_DIE_WITH_PARENT"):
-                    from staticjob.watch import die_with_parent
+                    from staticjob.running.watch import die_with_parent
 
                     die_with_parent()
                 body(as_json=as_json, **arguments)
@@ -290,7 +291,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 def _show_plan(plan: Plan) -> None:
     from rich.console import Console
 
-    from staticjob.show import show_plan
+    from staticjob.terminal.show import show_plan
 
     show_plan(plan, Console())
 
@@ -305,10 +306,10 @@ def chunk(work: str, chunks: tuple[str, ...], pack: int | None, as_json: bool) -
     Committed chunks are kept; a half-finished one goes on at its first unflushed batch.
     """
     from staticjob import steps
-    from staticjob.pack import run_pack
-    from staticjob.progress import Reporter
     from staticjob.records import Ledger
-    from staticjob.watch import StopFlag
+    from staticjob.running.pack import run_pack
+    from staticjob.running.progress import Reporter
+    from staticjob.running.watch import StopFlag
 
     place, prepared = open_work(work)
     made = steps.load_plan(place)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pydantic import BaseModel
 
 from staticjob import __version__, claim, storage
-from staticjob.audit import audit, check_error_rate, too_many_errors
 from staticjob.clock import now
 from staticjob.errors import DataError
-from staticjob.gather import LOOKUPS_AHEAD, in_order, read_commits
 from staticjob.layout import Output, Work
 from staticjob.merge import displaced
-from staticjob.rates import measured_rates
+from staticjob.merging.audit import audit, check_error_rate, too_many_errors
+from staticjob.merging.gather import LOOKUPS_AHEAD, in_order, read_commits
+from staticjob.planning.rates import measured_rates
 from staticjob.records import Commit, Ledger, Manifest, MergeCommit, MergeGroup, Plan, Prepared, Status
 
 log = logging.getLogger(__name__)

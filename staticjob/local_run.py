@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from staticjob import steps
 from staticjob.config import JobConfig
 from staticjob.layout import Work
-from staticjob.pack import run_pack
 from staticjob.prepare import prepare
-from staticjob.progress import Reporter
 from staticjob.records import Manifest, Prepared
-from staticjob.watch import StopFlag
+from staticjob.running.pack import run_pack
+from staticjob.running.progress import Reporter
+from staticjob.running.watch import StopFlag
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from staticjob.dimensions import Dimensions
 from staticjob.errors import ConfigError
 from staticjob.ladder import batch_rows
+from staticjob.planning.dimensions import Dimensions
 from staticjob.records import MemoryPlan, MemoryTerm, ShapeMemory
-from staticjob.units import plural, size
+from staticjob.terminal.units import plural, size
 
 MIB = 2**20
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}

@@ -17,12 +17,20 @@ import pyarrow as pa
 
 from staticjob import claim, dataset, storage
 from staticjob.errors import DataError
-from staticjob.gather import LOOKUPS_AHEAD, Places, check_coverage, fill, in_order, read_commits, result_heads
 from staticjob.layout import Output, Work
-from staticjob.publish import ROW_GROUP_BYTES, ParquetLayout, Tally, output_schema, write_file
+from staticjob.merging.gather import (
+    LOOKUPS_AHEAD,
+    Places,
+    check_coverage,
+    fill,
+    in_order,
+    read_commits,
+    result_heads,
+)
+from staticjob.merging.publish import ROW_GROUP_BYTES, ParquetLayout, Tally, output_schema, write_file
+from staticjob.merging.scratch import scratch_folder
+from staticjob.merging.spool import Spool
 from staticjob.records import Commit, InputFile, MergeCommit, MergeGroup, OutputFile, Plan, Prepared
-from staticjob.scratch import scratch_folder
-from staticjob.spool import Spool
 
 log = logging.getLogger(__name__)
 
@@ -167,8 +175,8 @@ def _commit(work: Work, prepared: Prepared, group: MergeGroup, merged: MergeComm
 def _planned_heads(prepared: Prepared) -> list[pa.Field]:
     """The head columns from the model's files: the schema of an output without any result."""
     # Deferred: a merge with results needs no model.
-    from staticjob import model_files
     from staticjob.engine.heads import output_fields
+    from staticjob.models import model_files
 
     fields: list[pa.Field] = output_fields(prepared.config, model_files.resolve(prepared.config.model))
     return fields

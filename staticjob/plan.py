@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from staticjob.config import BatchingConfig
-from staticjob.cutting import cut_chunks
-from staticjob.dimensions import Dimensions
-from staticjob.forecast import assumed_rates, chunk_seconds, forecast, rung_cost_slots
-from staticjob.grouping import group_files, pack_chunks
 from staticjob.ladder import Fill, choose_rungs, fill_rungs
 from staticjob.memory import BEST_BUDGETS, Held, Target, fit_budget, predict
+from staticjob.planning.cutting import cut_chunks
+from staticjob.planning.dimensions import Dimensions
+from staticjob.planning.forecast import assumed_rates, chunk_seconds, forecast, rung_cost_slots
+from staticjob.planning.grouping import group_files, pack_chunks
 from staticjob.records import (
     Chunk,
     Ledger,
@@ -29,7 +29,7 @@ from staticjob.records import (
     SplitStats,
     Status,
 )
-from staticjob.units import plural
+from staticjob.terminal.units import plural
 
 # Chunks wanted over the whole job, unless they get too small or too large to be worth a commit.
 WANTED_CHUNKS = 96

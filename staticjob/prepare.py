@@ -14,11 +14,12 @@ from typing import Any
 
 import yaml
 
-from staticjob import __version__, claim, dataset, model_files, storage
+from staticjob import __version__, claim, dataset, storage
 from staticjob.clock import now
 from staticjob.config import JobConfig
 from staticjob.errors import ConfigError
 from staticjob.layout import Output, Work
+from staticjob.models import model_files
 from staticjob.records import InputFile, ModelFiles, Prepared, Started
 from staticjob.tokenizing import require_tokenizer
 

@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeVar
 import click
 
 from staticjob import claim, storage
-from staticjob.audit import row_statuses, too_many_errors
 from staticjob.errors import ConfigError
 from staticjob.layout import WORK_FOLDER, Output, Work
+from staticjob.merging.audit import row_statuses, too_many_errors
 from staticjob.records import Commit, Ledger, Plan, Prepared, Progress, RowError, Started, Status
 
 # A chunk whose heartbeat is older than this counts as waiting: its process is gone.

@@ -9,15 +9,17 @@ import logging
 import time
 from collections.abc import Sequence
 
-from staticjob import dataset, history, model_files, storage
+from staticjob import dataset, storage
 from staticjob.clock import now
-from staticjob.device import can_run, target_of
 from staticjob.engine.heads import output_fields
 from staticjob.errors import ConfigError, DataError
 from staticjob.layout import Output, Work
+from staticjob.merging.publish import output_schema
+from staticjob.models import model_files
 from staticjob.plan import make_plan
+from staticjob.planning import history
+from staticjob.planning.device import can_run, target_of
 from staticjob.prepare import max_length
-from staticjob.publish import output_schema
 from staticjob.records import Commit, Manifest, MergeCommit, Plan, Prepared, Rates, SplitStats
 
 log = logging.getLogger(__name__)
@@ -141,8 +143,8 @@ def merge(
     work: Work, prepared: Prepared, plan: Plan, groups: Sequence[str] = ()
 ) -> tuple[tuple[MergeCommit, ...], int]:
     """Publish the named merge groups (all when none is named); return their commits and how many stood."""
-    from staticjob.gather import read_commits
     from staticjob.merge import merge_group, standing
+    from staticjob.merging.gather import read_commits
 
     known = {group.id: group for group in plan.groups}
     unknown = [name for name in groups if name not in known]
@@ -188,7 +190,7 @@ def finish(work: Work, prepared: Prepared, plan: Plan) -> tuple[Manifest, bool]:
 
 def report(work: Work, prepared: Prepared, plan: Plan) -> None:
     """Write the report of the chunks committed so far."""
-    from staticjob.pack import committed
+    from staticjob.running.pack import committed
 
     found = (committed(work, chunk) for chunk in plan.chunks)
     _write_report(prepared, plan, [commit for commit in found if commit])

@@ -18,11 +18,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from staticjob import dataset, results, storage
+from staticjob import dataset, storage
 from staticjob.config import JobConfig, LimitsConfig
 from staticjob.errors import ConfigError
 from staticjob.layout import Work
-from staticjob.parts import PartWriter
 from staticjob.records import (
     ID_DTYPE,
     ROW_DTYPE,
@@ -34,6 +33,8 @@ from staticjob.records import (
     SplitStats,
     Status,
 )
+from staticjob.running import results
+from staticjob.running.parts import PartWriter
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer

@@ -18,11 +18,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import Field
 
-from staticjob import model_files, storage
+from staticjob import storage
 from staticjob.errors import DataError
 from staticjob.layout import Output, Work
+from staticjob.models import model_files
 from staticjob.records import ID_DTYPE, ROW_DTYPE, WITH_RESULT, Chunk, Plan, Prepared, Record
-from staticjob.results import vectors
+from staticjob.running.results import vectors
 
 if TYPE_CHECKING:
     from staticjob.engine import StaticEngine

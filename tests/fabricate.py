@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from staticjob import claim, dataset, results, storage
+from staticjob import claim, dataset, storage
 from staticjob.config import validate_job
 from staticjob.layout import Output, Work, join
 from staticjob.records import (
@@ -38,6 +38,7 @@ from staticjob.records import (
     Split,
     Status,
 )
+from staticjob.running import results
 
 DIM = 4
 ANSWERED_BY_TOKENIZE = (Status.EMPTY, Status.NULL, Status.TOO_LONG, Status.ERROR)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from staticjob.import_gguf import import_gguf
-from staticjob.model_cache import cache_root, locked
+from staticjob.models.import_gguf import import_gguf
+from staticjob.models.model_cache import cache_root, locked
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 

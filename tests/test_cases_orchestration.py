@@ -14,12 +14,12 @@ from staticjob import steps, storage
 from staticjob.errors import DataError
 from staticjob.layout import Output, join
 from staticjob.local_run import run_job
-from staticjob.pack import run_pack
 from staticjob.prepare import prepare
-from staticjob.progress import Reporter
 from staticjob.records import Manifest
+from staticjob.running.pack import run_pack
+from staticjob.running.progress import Reporter
+from staticjob.running.watch import StopFlag
 from staticjob.status import read_status
-from staticjob.watch import StopFlag
 from tests.jobs import job, planned, read_output, texts, write_input
 
 

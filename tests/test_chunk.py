@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 
 from staticjob import chunk as chunk_module
-from staticjob import model_files, results, storage
-from staticjob.assemble import batches
+from staticjob import storage
 from staticjob.chunk import ChunkRun, Worker, batch_ledger, read_kept
 from staticjob.engine import HeadResult, Shape, StaticEngine
 from staticjob.errors import InfrastructureError, Stopped
-from staticjob.progress import Reporter
+from staticjob.models import model_files
 from staticjob.records import Chunk, Commit, Ledger, Progress
-from staticjob.watch import StopFlag
+from staticjob.running import results
+from staticjob.running.assemble import batches
+from staticjob.running.progress import Reporter
+from staticjob.running.watch import StopFlag
 from tests.jobs import Planned, job, planned, texts, write_input
 
 

@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from staticjob import claim, history, model_files, results, storage
-from staticjob.assemble import batches
+from staticjob import claim, storage
 from staticjob.chunk import read_kept
 from staticjob.config import ModelConfig
 from staticjob.errors import ConfigError, DataError
 from staticjob.finish import _remove_left_overs
-from staticjob.gather import result_heads
 from staticjob.layout import Output, join
+from staticjob.merging.gather import result_heads
+from staticjob.models import model_files
+from staticjob.planning import history
 from staticjob.prepare import prepare
 from staticjob.records import Commit
+from staticjob.running import results
+from staticjob.running.assemble import batches
 from tests.fabricate import fabricate
 from tests.jobs import MINILM, Planned, job, planned, texts, write_input
 

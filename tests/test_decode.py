@@ -10,7 +10,6 @@ import tiny_models
 import torch
 
 from staticjob.config import ModelConfig
-from staticjob.dimensions import Dimensions
 from staticjob.engine.decode import StaticDecoder
 from staticjob.engine.decode_batch import Answer, Look, Prompts
 from staticjob.engine.decode_state import Ending, Finish
@@ -18,7 +17,8 @@ from staticjob.engine.hf_decoder import HfDecoder
 from staticjob.engine.kv_cache import cache_bytes, cache_rungs, cache_slots
 from staticjob.engine.llama_like import LlamaLike
 from staticjob.engine.shape import Shape
-from staticjob.model_files import model_config
+from staticjob.models.model_files import model_config
+from staticjob.planning.dimensions import Dimensions
 
 NEAR = 1e-3
 

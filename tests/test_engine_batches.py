@@ -13,7 +13,7 @@ from tiny_encoders import FAMILIES, cosine_distance, eager, job, rectangle, rows
 from staticjob.config import ModelConfig
 from staticjob.engine import HeadResult, Shape, StaticEngine
 from staticjob.errors import ConfigError
-from staticjob.model_files import resolve
+from staticjob.models.model_files import resolve
 
 
 def embed(engine: StaticEngine, shape: Shape, texts: list[list[int]]) -> Any:

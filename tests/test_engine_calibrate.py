@@ -9,7 +9,7 @@ from tiny_encoders import FAMILIES, job, save
 
 from staticjob.engine import Shape, StaticEngine, forward_bytes, forward_flops
 from staticjob.engine.calibrate import SHAPES, ceilings, measure
-from staticjob.model_files import model_config
+from staticjob.models.model_files import model_config
 
 
 def test_a_few_shapes_across_the_ladder_are_timed_and_no_more(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from staticjob.engine import Shape, StaticEngine, pooling
 from staticjob.engine.heads import output_fields
 from staticjob.engine.sentence_files import Embedding, embedding_of
 from staticjob.errors import ConfigError
-from staticjob.model_files import resolve
+from staticjob.models.model_files import resolve
 
 # T4: two vectors of a text and two of padding.
 HIDDEN = torch.tensor([[[1.0, 0], [1, 0], [0, 2], [0, 2]]])

@@ -13,7 +13,7 @@ from tiny_encoders import FAMILIES, cosine_distance, eager, job, rectangle, rows
 from staticjob.config import ModelConfig
 from staticjob.engine import Shape, StaticEngine
 from staticjob.engine.post_norm_layer import PostNormLayer
-from staticjob.model_files import resolve
+from staticjob.models.model_files import resolve
 
 TOLERANCE = 2e-6
 LENGTHS = [1, 2, 3, 7, 8, 15, 16, 17, 24, 31, 32]

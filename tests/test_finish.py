@@ -14,7 +14,7 @@ from staticjob import claim, dataset, storage
 from staticjob.errors import DataError
 from staticjob.finish import finish
 from staticjob.merge import merge_group
-from staticjob.rates import measured_rates
+from staticjob.planning.rates import measured_rates
 from staticjob.records import Commit, Manifest, MergeCommit, Status
 
 A, B = "a" * 64, "b" * 64
@@ -145,7 +145,7 @@ def test_a_ceiling_lowered_after_the_job_was_done_takes_success_back(tmp_path: P
     limits = made.prepared.config.limits.model_copy(update={"max_error_rate": 0.01})
     config = made.prepared.config.model_copy(update={"limits": limits})
     stricter = replace(made, prepared=made.prepared.model_copy(update={"config": config}))
-    with pytest.raises(DataError, match="allows 1.00%"):
+    with pytest.raises(DataError, match=r"allows 1\.00%"):
         finish_it(stricter)
     assert storage.head(made.output.success) is None
     assert finish_it(made)[1] is False

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from planning import RATES, job, planned, split
 
-from staticjob.forecast import COMMIT_SECONDS, assumed_rates, rung_cost_slots, seconds_per_slot
 from staticjob.memory import Target
+from staticjob.planning.forecast import COMMIT_SECONDS, assumed_rates, rung_cost_slots, seconds_per_slot
 
 
 def test_without_rates_nothing_is_forecast_and_the_basis_says_so() -> None:

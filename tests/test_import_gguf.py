@@ -9,8 +9,8 @@ import real_models
 import torch
 
 from staticjob.errors import ConfigError
-from staticjob.import_gguf import import_gguf
-from staticjob.model_files import max_positions, model_config, tokenizer_file
+from staticjob.models.import_gguf import import_gguf
+from staticjob.models.model_files import max_positions, model_config, tokenizer_file
 
 
 @pytest.fixture(scope="module")

@@ -23,14 +23,16 @@ import pytest
 from fabricate import fabricate
 
 from jobs import MINILM, job, read_output, texts, write_input
-from staticjob import model_files, results, storage
+from staticjob import storage
 from staticjob.config import JobConfig, ModelConfig
 from staticjob.engine import StaticEngine
 from staticjob.errors import ConfigError, DataError
 from staticjob.layout import Output
 from staticjob.local_run import Outcome, run_job
 from staticjob.merge import merge_group
+from staticjob.models import model_files
 from staticjob.records import Commit, Ledger, Plan, Status
+from staticjob.running import results
 from staticjob.storage import local
 from staticjob.verify import verify
 

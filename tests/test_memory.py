@@ -9,9 +9,9 @@ from math import prod
 import pytest
 from planning import MODEL_CONFIG, MODEL_DIR, job, planned, split
 
-from staticjob.dimensions import Dimensions
 from staticjob.errors import ConfigError
 from staticjob.memory import MIB, Held, Target, fit_budget, predict
+from staticjob.planning.dimensions import Dimensions
 
 CPU = Target("cpu", "float32")
 

@@ -13,12 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from fabricate import Fabricated, fabricate
 
-from staticjob import dataset, gather, results, storage
+from staticjob import dataset, storage
 from staticjob.errors import ConfigError, DataError, InfrastructureError
 from staticjob.merge import merge_group
+from staticjob.merging import gather
+from staticjob.merging.scratch import SCRATCH
+from staticjob.merging.spool import Spool
 from staticjob.records import Block, Status
-from staticjob.scratch import SCRATCH
-from staticjob.spool import Spool
+from staticjob.running import results
 
 
 def merge_all(made: Fabricated) -> None:
@@ -245,7 +247,7 @@ def test_the_spool_stays_at_flat_memory_however_many_rows_it_takes(tmp_path: Pat
 import sys
 from pathlib import Path
 import numpy as np, pyarrow as pa
-from staticjob import spool
+from staticjob.merging import spool
 rows = int(sys.argv[2])
 spool.LOT_BYTES, spool.PAGE_ROWS = 4 * 2**20, 1024  # in proportion to so few rows
 width, lot = 128, 4096

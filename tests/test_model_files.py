@@ -12,10 +12,17 @@ from typing import Any
 import pytest
 from conftest import Bucket
 
-from staticjob import model_cache
 from staticjob.config import ModelConfig
 from staticjob.errors import ConfigError, DataError, InfrastructureError
-from staticjob.model_files import max_positions, model_config, pin, resolve, resolve_pinned, tokenizer_file
+from staticjob.models import model_cache
+from staticjob.models.model_files import (
+    max_positions,
+    model_config,
+    pin,
+    resolve,
+    resolve_pinned,
+    tokenizer_file,
+)
 
 FILES = {
     "config.json": b'{"model_type": "bert", "hidden_size": 4}',
@@ -68,7 +75,7 @@ class TestResolve:
         (package / "deep" / "model").mkdir(parents=True)
         (package / "__init__.py").write_text("raise SystemExit('imported')")
         code = (
-            "from staticjob.model_files import resolve; from staticjob.config import ModelConfig; "
+            "from staticjob.models.model_files import resolve; from staticjob.config import ModelConfig; "
             "print(resolve(ModelConfig(path='weights_package/deep/model')))"
         )
         command = [sys.executable, "-c", f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; {code}"]

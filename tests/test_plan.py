@@ -14,8 +14,8 @@ from planning import RATES, docstring_lengths, job, planned, split
 
 from staticjob.config import JobConfig
 from staticjob.errors import ConfigError
-from staticjob.forecast import chunk_seconds
 from staticjob.plan import pack_name, sorted_slots
+from staticjob.planning.forecast import chunk_seconds
 from staticjob.records import Ledger, PartStats, Plan, SplitStats
 
 

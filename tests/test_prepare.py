@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from staticjob import dataset, model_files, steps, storage
+from staticjob import dataset, steps, storage
 from staticjob.config import ModelConfig
 from staticjob.errors import ConfigError, DataError
-from staticjob.pack import run_pack
+from staticjob.models import model_files
 from staticjob.prepare import max_length, prepare
-from staticjob.progress import Reporter
 from staticjob.records import Prepared
-from staticjob.watch import StopFlag
+from staticjob.running.pack import run_pack
+from staticjob.running.progress import Reporter
+from staticjob.running.watch import StopFlag
 from tests.jobs import MINILM, job, planned, texts, write_input
 
 

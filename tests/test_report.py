@@ -13,7 +13,7 @@ from rich.console import Console
 from staticjob.engine.flops import forward_flops
 from staticjob.records import Ceilings, Chunk, Commit, Ledger, Plan, RowError, SplitStats, Status
 from staticjob.report import Report, build, render_html
-from staticjob.show import show_plan
+from staticjob.terminal.show import show_plan
 
 CEILINGS = Ceilings(flops=4e11, bytes_per_second=1e10)
 CONFIG = job(name="docs", cost={"gpu_hour": 3.6}, batching={"token_budget": 1024})

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from staticjob import dataset, model_files, steps, tokenizing
+from staticjob import dataset, steps, tokenizing
 from staticjob.config import LimitsConfig, ModelConfig
 from staticjob.errors import ConfigError
-from staticjob.parts import sort_run
+from staticjob.models import model_files
 from staticjob.prepare import prepare
 from staticjob.records import ROW_DTYPE, Status
+from staticjob.running.parts import sort_run
 from staticjob.sandbox.corpus import stdlib_rows
 from staticjob.tokenizing import Encoder, load_tokenizer
 from tests.jobs import job, texts, write_input

@@ -15,10 +15,10 @@ from jobs import Planned, job, planned, texts, write_input
 from staticjob import storage
 from staticjob.errors import DataError
 from staticjob.merge import merge_group
-from staticjob.pack import run_pack
-from staticjob.progress import Reporter
+from staticjob.running.pack import run_pack
+from staticjob.running.progress import Reporter
+from staticjob.running.watch import StopFlag
 from staticjob.verify import VerifyReport, choose, verify
-from staticjob.watch import StopFlag
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from staticjob.errors import InfrastructureError
-from staticjob.watch import heartbeat
+from staticjob.running.watch import heartbeat
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -49,7 +49,7 @@ def test_a_command_dies_with_its_parent() -> None:
         """
         import os, subprocess, sys, time
         child = subprocess.Popen(
-            [sys.executable, "-c", "from staticjob.watch import die_with_parent; die_with_parent(); "
+            [sys.executable, "-c", "from staticjob.running.watch import die_with_parent; die_with_parent(); "
              "print('ready', flush=True); import time; time.sleep(60)"],
             env={**os.environ, "STATICJOB_DIE_WITH_PARENT": "1"}, stdout=subprocess.PIPE, text=True)
         child.stdout.readline()
@@ -71,7 +71,7 @@ def test_without_the_wish_a_command_outlives_its_parent() -> None:
         import os, subprocess, sys
         env = {k: v for k, v in os.environ.items() if k != "STATICJOB_DIE_WITH_PARENT"}
         child = subprocess.Popen(
-            [sys.executable, "-c", "from staticjob.watch import die_with_parent; die_with_parent(); "
+            [sys.executable, "-c", "from staticjob.running.watch import die_with_parent; die_with_parent(); "
              "print('ready', flush=True); import time; time.sleep(60)"],
             env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         child.stdout.readline()
@@ -91,7 +91,7 @@ def test_a_stalled_engine_is_ended_with_exit_code_1_and_its_stack() -> None:
     hung = python(
         """
         import time
-        from staticjob.watch import Watchdog
+        from staticjob.running.watch import Watchdog
         with Watchdog(0.3) as dog:
             for _ in range(5):
                 time.sleep(0.1)
@@ -127,8 +127,8 @@ def test_a_stop_request_is_taken_at_the_next_safe_point(number: signal.Signals) 
     worker = python(
         """
         import sys, time
-        from staticjob import console
-        from staticjob.watch import StopFlag
+        from staticjob.terminal import console
+        from staticjob.running.watch import StopFlag
         flag = StopFlag()
         print("ready", flush=True)
         try:

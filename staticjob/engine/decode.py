@@ -17,7 +17,6 @@ from queue import SimpleQueue
 import torch
 
 from staticjob.config import ModelConfig
-from staticjob.dimensions import Dimensions
 from staticjob.engine import loader
 from staticjob.engine.causal_model import load_causal
 from staticjob.engine.decode_batch import Answer, Generated, Look, Prompts, carry_on
@@ -28,7 +27,8 @@ from staticjob.engine.lanes import Lanes
 from staticjob.engine.sampling import Sampling
 from staticjob.engine.shape import Shape
 from staticjob.errors import ConfigError
-from staticjob.model_files import max_positions, model_config
+from staticjob.models.model_files import max_positions, model_config
+from staticjob.planning.dimensions import Dimensions
 
 GREEDY = Sampling()
 AT_THE_CAP = Ending()

@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from staticjob.dimensions import Dimensions
 from staticjob.engine.active_rows import ActiveRows
 from staticjob.engine.causal_model import CausalModel
 from staticjob.engine.cuda_graphs import CudaGraphs
@@ -24,6 +23,7 @@ from staticjob.engine.decode_state import DecodeState, Ending, Finish
 from staticjob.engine.kv_cache import KVCache, LayerCache, cache_rungs, cache_slots
 from staticjob.engine.sampling import Sampling
 from staticjob.engine.shape import Shape
+from staticjob.planning.dimensions import Dimensions
 
 # Steps between two looks. On a GPU a look waits for the launched work, and a batch may run up to
 # LOOK_STEPS - 1 steps longer than its last row; on a CPU it costs nothing.

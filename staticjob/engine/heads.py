@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from staticjob.config import JobConfig
 from staticjob.engine.sentence_files import embedding_of
 from staticjob.errors import ConfigError
-from staticjob.model_files import model_config
+from staticjob.models.model_files import model_config
 
 if TYPE_CHECKING:
     import pyarrow as pa

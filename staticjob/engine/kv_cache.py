@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from staticjob.dimensions import Dimensions
 from staticjob.engine.shape import Shape
+from staticjob.planning.dimensions import Dimensions
 
 # Slots between two cache rungs. A CPU pays nothing for a rung; on a GPU each one is a captured graph.
 RUNG_SLOTS = {"cpu": 32, "cuda": 128}

@@ -8,7 +8,7 @@ from typing import Any
 
 from staticjob.config import EmbedConfig
 from staticjob.errors import ConfigError
-from staticjob.model_files import read_json
+from staticjob.models.model_files import read_json
 
 # sentence-transformers' names for the poolings this engine has.
 POOLINGS = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}

@@ -20,7 +20,7 @@ from staticjob.engine.lanes import Lanes, part_rows
 from staticjob.engine.shape import Shape
 from staticjob.engine.static_batch import StaticBatch
 from staticjob.errors import ConfigError
-from staticjob.model_files import max_positions, model_config
+from staticjob.models.model_files import max_positions, model_config
 
 
 class StaticEngine:

@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from staticjob.records import Ledger
 from staticjob.report.data import Report, RungReport
 from staticjob.report.pictures import Piece, stack
-from staticjob.units import count, duration, money, plural, size
+from staticjob.terminal.units import count, duration, money, plural, size
 
 UNITS: dict[str, Callable[[float | None], str]] = {"duration": duration, "money": money, "size": size}
 KINDS = ("useful", "padding", "dummy", "finished")

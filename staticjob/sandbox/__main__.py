@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from staticjob import console
 from staticjob.sandbox.airflow import REPOSITORY, USER
+from staticjob.terminal import console
 
 run_dir_option = click.option(
     "--run-dir",

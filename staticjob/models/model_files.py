@@ -13,9 +13,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from staticjob import model_cache
 from staticjob.config import ModelConfig
 from staticjob.errors import ConfigError, DataError
+from staticjob.models import model_cache
 from staticjob.records import ModelFiles, PinnedObject
 
 # What a model is read from; anything else in its directory (documents, other frameworks' weights)

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from staticjob.records import Plan, ShapeMemory
-from staticjob.units import count, duration, money, plural, size
+from staticjob.terminal.units import count, duration, money, plural, size
 
 BAR = 30
 

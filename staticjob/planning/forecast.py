@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from staticjob.records import Chunk, Forecast, Rates, ShapeRate
-from staticjob.units import plural
+from staticjob.terminal.units import plural
 
 # Storing a chunk's result, commit and progress: about ten requests of a store nearby. Every rung has a
 # chunk of its own, so a rung costs this too.

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
 
-from staticjob.forecast import assumed_rates
+from staticjob.planning.forecast import assumed_rates
 from staticjob.records import Commit, Plan, Rates, ShapeRate
 
 

@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from staticjob import results, storage
+from staticjob import storage
 from staticjob.errors import DataError
 from staticjob.layout import Work
+from staticjob.merging.spool import Coverage, Spool
 from staticjob.records import Block, Chunk, Commit, MergeGroup, Plan, Prepared
-from staticjob.spool import Coverage, Spool
+from staticjob.running import results
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from staticjob.merging.scratch import Heap, Mapped
 from staticjob.records import WITH_RESULT, Status
-from staticjob.results import vectors
-from staticjob.scratch import Heap, Mapped
+from staticjob.running.results import vectors
 
 # Records are brought into place in sorted lots: many rows per touched page where records are small.
 LOT_BYTES = 32 * 2**20

@@ -7,13 +7,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from staticjob import model_files, storage
-from staticjob.device import forget_peak
+from staticjob import storage
 from staticjob.errors import ConfigError
 from staticjob.layout import Work
-from staticjob.progress import Reporter
+from staticjob.models import model_files
+from staticjob.planning.device import forget_peak
 from staticjob.records import Ceilings, Chunk, Commit, Plan, Prepared
-from staticjob.watch import StopFlag
+from staticjob.running.progress import Reporter
+from staticjob.running.watch import StopFlag
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from staticjob.layout import Work
-from staticjob.parts import RowBlock, read_spans
 from staticjob.records import ROW_DTYPE, Chunk
+from staticjob.running.parts import RowBlock, read_spans
 
 # Rectangles kept ready; two hide the store's latency behind the engine without holding much.
 READY = 2

@@ -1,0 +1,1 @@
+"""What `merge` and `finish` work with: gathering results into a spool, publishing, auditing."""

@@ -1,0 +1,1 @@
+"""What `plan` decides with: cutting chunks, grouping tasks, forecasting time, the device's facts."""

@@ -1,0 +1,1 @@
+"""What `chunk` runs with: parts in, rectangles, results out, progress and watchdogs."""

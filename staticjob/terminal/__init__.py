@@ -1,0 +1,1 @@
+"""How commands speak to people: errors, tables, units."""
