@@ -37,7 +37,10 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("Gemma2Config", {**GROUPED, "sliding_window": 7, "query_pre_attn_scalar": 8}),
     "gpt_neox": ("GPTNeoXConfig", COMMON),
 }
-BY_HAND = {"llama", "llama3_rope", "mistral", "qwen2", "qwen3"}
+# Heads as wide as vLLM's CPU kernels want them.
+WIDE = {**GROUPED, "hidden_size": 128, "num_attention_heads": 4, "head_dim": 32}
+CONFIGS["llama_wide"] = ("LlamaConfig", WIDE)
+BY_HAND = {"llama", "llama_wide", "llama3_rope", "mistral", "qwen2", "qwen3"}
 
 
 def save(family: str, directory: Path, seed: int = 0) -> Path:

@@ -1,0 +1,229 @@
+"""Rows finished by vLLM's continuous batching: ragged tails, or whole rows from their prompt.
+
+vLLM runs as a library in a process of its own. A watchdog ends it when it falls silent; a process that
+hangs, crashes or runs out of memory is started again for the rows it still owed, so nothing that was
+finished is computed twice. The process ends with whoever started it and leaves no descendant.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from staticjob.decode_rates import VllmRates, VllmStep, fit_rates
+from staticjob.errors import InfrastructureError
+from staticjob.vllm_worker import WorkerSettings
+
+log = logging.getLogger(__name__)
+
+START_SECONDS = 900.0  # to load and compile a large model on a cold machine
+STALL_SECONDS = float(os.environ.get("STATICJOB_STALL_SECONDS", "600"))
+ATTEMPTS = 3
+LAST_LINES = 5
+
+
+@dataclass(frozen=True)
+class TailRequest:
+    """A row to finish: `tokens` are its prompt and the `generated` tokens it has so far."""
+
+    id: int
+    tokens: tuple[int, ...]
+    max_new_tokens: int  # still to come, at most
+    generated: int = 0
+    min_new_tokens: int = 0  # still to come, at least
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop_ids: tuple[int, ...] = ()
+    logprobs: bool = False
+
+
+@dataclass(frozen=True)
+class TailResult:
+    """What a row got: new tokens (the one that ended it included) and why it ended."""
+
+    id: int
+    tokens: tuple[int, ...]
+    finish: str  # stop, length or error
+    logprobs: tuple[float, ...] = ()
+    reason: str = ""
+
+
+class Vllm:
+    """vLLM in a process of its own, started at the first request; use as a context manager.
+
+    Call it from the main thread: the process is tied to the life of the thread that starts it.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        *,
+        stall_seconds: float = STALL_SECONDS,
+        command: Sequence[str] = (sys.executable, "-m", "staticjob.vllm_worker"),
+    ) -> None:
+        self._settings, self._stall, self._command = settings, stall_seconds, list(command)
+        self._process: _Process | None = None
+        self._steps: list[VllmStep] = []
+        self.start_seconds = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def run(
+        self, requests: Sequence[TailRequest], alive: Callable[[], None] = lambda: None
+    ) -> Iterator[TailResult]:
+        """One result per request, as rows end; `alive` is called at every sign of life.
+
+        A request longer than the model allows is an error that vLLM never sees. Raises
+        InfrastructureError when the process failed ATTEMPTS times; what was yielded stays valid.
+        """
+        owed: dict[int, TailRequest] = {}
+        for request in requests:
+            if len(request.tokens) >= self._settings.max_length:
+                yield _too_long(request, self._settings.max_length)
+            else:
+                owed[request.id] = request
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                for result in self._attempt(list(owed.values()), alive):
+                    del owed[result.id]
+                    yield result
+                return
+            except _Failed as failure:
+                self._end()
+                if attempt == ATTEMPTS:
+                    raise InfrastructureError(
+                        f"vLLM failed {ATTEMPTS} times with {len(owed)} rows to go: {failure}"
+                    ) from None
+                log.warning("vLLM failed (%s); starting it again for %d rows", failure, len(owed))
+
+    def rates(self) -> VllmRates | None:
+        """Speed as measured over all steps so far; None before there are enough."""
+        return fit_rates(self._steps, self.start_seconds)
+
+    def _attempt(self, requests: list[TailRequest], alive: Callable[[], None]) -> Iterator[TailResult]:
+        if not requests:
+            return
+        if self._process is None:
+            self._process = _Process(self._command, self._settings)
+            ready = self._process.receive(START_SECONDS)
+            self.start_seconds = float(ready["ready"])
+            alive()
+        self._process.send([asdict(request) for request in requests])
+        while True:
+            message = self._process.receive(self._stall)
+            alive()
+            if "done" in message:
+                return
+            if "step" in message:
+                self._steps.append(VllmStep(**message["step"]))
+            else:
+                yield TailResult(
+                    message["row"], tuple(message["tokens"]), message["finish"], tuple(message["logprobs"])
+                )
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+
+class _Failed(Exception):
+    """The process stalled or ended; the message says how."""
+
+
+class _Process:
+    """The worker and the pipes to it."""
+
+    def __init__(self, command: list[str], settings: WorkerSettings) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        cpu = settings.device == "cpu"
+        # The same staticjob as this one, wherever the process is started from.
+        paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            **({"CUDA_VISIBLE_DEVICES": ""} if cpu else {}),
+        }
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=environment,
+            # A group of its own: a Ctrl-C at the terminal is for the job, which then ends this process.
+            start_new_session=True,
+        )
+        assert self._process.stdin
+        assert self._process.stdout
+        self._input: IO[bytes] = self._process.stdin
+        self._output: IO[bytes] = self._process.stdout
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._output, selectors.EVENT_READ)
+        self._buffer = b""
+        self.send(asdict(settings))
+
+    def send(self, message: Any) -> None:
+        try:
+            self._input.write(json.dumps(message).encode() + b"\n")
+            self._input.flush()
+        except OSError:
+            raise _Failed(self._how_it_ended()) from None
+
+    def receive(self, seconds: float) -> dict[str, Any]:
+        """The next message; _Failed when none comes in time or the process ends."""
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._buffer:
+            if not self._selector.select(max(0.0, deadline - time.monotonic())):
+                raise _Failed(f"silent for {seconds:.0f} s")
+            data = os.read(self._output.fileno(), 1 << 16)
+            if not data:
+                raise _Failed(self._how_it_ended())
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def _how_it_ended(self) -> str:
+        self.end()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").splitlines()
+        last = " | ".join(line.strip() for line in lines[-LAST_LINES:])
+        return f"ended with code {self._process.returncode}: {last}"
+
+    def end(self) -> None:
+        """Ask the guard to end everything; it and what it guards are gone on return."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+
+
+def _too_long(request: TailRequest, limit: int) -> TailResult:
+    reason = f"{len(request.tokens)} tokens leave no room for a new one within {limit}"
+    return TailResult(request.id, (), "error", reason=reason)
