@@ -201,7 +201,7 @@ def test_a_bad_line_is_a_row_error_with_its_line_number(tmp_path: Path, line: by
     (batch,) = read(file, ["text"], text=["text"])
     assert batch.table["text"].to_pylist() == ["a", None, "b"]
     assert list(batch.errors) == [1]
-    assert batch.errors[1].lower().startswith(why.lower())
+    assert batch.errors[1].startswith(why)
 
 
 def two_members(compress: Any, lines: list[str]) -> bytes:
