@@ -22,9 +22,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from staticjob.decode_rates import VllmRates, VllmStep, fit_rates
 from staticjob.errors import InfrastructureError
-from staticjob.vllm_worker import WorkerSettings
+from staticjob.generating.decode_rates import VllmRates, VllmStep, fit_rates
+from staticjob.generating.vllm_worker import WorkerSettings
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Vllm:
         settings: WorkerSettings,
         *,
         stall_seconds: float = STALL_SECONDS,
-        command: Sequence[str] = (sys.executable, "-m", "staticjob.vllm_worker"),
+        command: Sequence[str] = (sys.executable, "-m", "staticjob.generating.vllm_worker"),
     ) -> None:
         self._settings, self._stall, self._command = settings, stall_seconds, list(command)
         self._process: _Process | None = None

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from staticjob.decode_rates import StaticRates, VllmRates
+from staticjob.generating.decode_rates import StaticRates, VllmRates
 from staticjob.records import Record
 
 # Handover steps that are priced: more of them differ by less than the forecast's error.

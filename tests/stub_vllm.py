@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from staticjob.guard import run_guarded
+from staticjob.generating.guard import run_guarded
 
 
 def send(message: object) -> None:

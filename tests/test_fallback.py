@@ -22,7 +22,7 @@ from staticjob.engine.decode_state import Finish
 from staticjob.engine.shape import Shape
 from staticjob.errors import InfrastructureError
 from staticjob.fallback import TailRequest, Vllm
-from staticjob.vllm_worker import WorkerSettings
+from staticjob.generating.vllm_worker import WorkerSettings
 
 STUB = Path(__file__).with_name("stub_vllm.py")
 NO_MODEL = WorkerSettings("none", "float32", "cpu", 64, 1, False, (), 0)
@@ -116,7 +116,7 @@ def test_no_descendant_survives_a_killed_parent(tmp_path):
     script = textwrap.dedent(f"""
         import sys
         from staticjob.fallback import TailRequest, Vllm
-        from staticjob.vllm_worker import WorkerSettings
+        from staticjob.generating.vllm_worker import WorkerSettings
         settings = WorkerSettings("none", "float32", "cpu", 64, 1, False, (), 0)
         command = (sys.executable, {str(STUB)!r}, {str(tmp_path)!r}, "stall")
         with Vllm(settings, command=command) as vllm:

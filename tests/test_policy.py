@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from staticjob.decode_rates import StaticRates, VllmRates, VllmStep, fit_rates
+from staticjob.generating.decode_rates import StaticRates, VllmRates, VllmStep, fit_rates
+from staticjob.generating.replay import replay
+from staticjob.generating.survival import Observed, survival
+from staticjob.generating.tail_policy import TailPolicy
 from staticjob.policy import Rules, Running, Scope, Waiting, costs, decide
-from staticjob.replay import replay
-from staticjob.survival import Observed, survival
-from staticjob.tail_policy import TailPolicy
 
 STATIC = StaticRates(batch=32, prefill_seconds=3.5, step_seconds=((64, 0.12), (128, 0.14)))
 VLLM = VllmRates(

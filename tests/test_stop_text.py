@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from staticjob.engine.decode_batch import Look
-from staticjob.stop_text import GrowingText, RowText, StopRule, StopWatch, row_text
+from staticjob.generating.stop_text import GrowingText, RowText, StopRule, StopWatch, row_text
 
 PIECES = ["1 ", "he", "llo w", "orld!", "a", "b", "ab", " x"]
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from staticjob.decode_rates import VllmRates
+from staticjob.generating.decode_rates import VllmRates
+from staticjob.generating.survival import Observed
+from staticjob.generating.tail_policy import Engine, TailPolicy
 from staticjob.policy import Rules, Scope
-from staticjob.survival import Observed
-from staticjob.tail_policy import Engine, TailPolicy
 
 Lengths = NDArray[np.int64]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from staticjob.generating.survival import Observed, survival
 from staticjob.policy import Decision, Rules, Running, Scope, Waiting, decide
-from staticjob.survival import Observed, survival
 
 Engine = Literal["auto", "static", "vllm"]
 # Decode passes between two decisions of a batch: each costs a few milliseconds.

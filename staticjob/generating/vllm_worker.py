@@ -1,6 +1,6 @@
 """The process that runs vLLM: requests in on stdin, finished rows out on stdout, one JSON object a line.
 
-    python -m staticjob.vllm_worker
+    python -m staticjob.generating.vllm_worker
 
 First line in: the settings of `WorkerSettings`. Then any number of lines, each a list of `TailRequest`
 fields. Out: {"ready": seconds}, then per list a {"step": …} after every engine step, a {"row": …} for
@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from staticjob.guard import run_guarded
-from staticjob.stop_text import GrowingText, StopRule
+from staticjob.generating.guard import run_guarded
+from staticjob.generating.stop_text import GrowingText, StopRule
 
 Send = Callable[[dict[str, Any]], None]
 

@@ -1,0 +1,1 @@
+"""What the task `generate` needs beside the engine: texts, lengths, rates, the policy at work, vLLM."""
