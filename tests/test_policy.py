@@ -13,7 +13,7 @@ from staticjob.generating.survival import Observed, survival
 from staticjob.generating.tail_policy import TailPolicy
 from staticjob.policy import Rules, Running, Scope, Waiting, costs, decide
 
-STATIC = StaticRates(batch=32, prefill_seconds=3.5, step_seconds=((64, 0.12), (128, 0.14)))
+STATIC = StaticRates(batch=32, prefill_seconds=3.5, step_seconds=((64, 0.12), (128, 0.14)), source="test")
 VLLM = VllmRates(
     start_seconds=60, prefill_tokens_per_second=600, step_seconds=0.03, row_seconds=0.01, max_rows=64
 )
@@ -91,7 +91,7 @@ def test_an_earlier_run_counts_as_a_bounded_number_of_rows():
 def test_prices_are_those_worked_out_by_hand():
     share = np.array([1, 1, 1, 0.5, 0.5, 0.0])  # half end with token 3, half with token 5, the cap
     scope = Scope(prompt=64, mean_prompt=50, cap=5, rows_to_come=32)
-    flat = StaticRates(batch=32, prefill_seconds=2.0, step_seconds=((64, 0.1),))
+    flat = StaticRates(batch=32, prefill_seconds=2.0, step_seconds=((64, 0.1),), source="test")
     rules = Rules(static=flat, vllm=VLLM)
     # All static: the prefill gives token 1, four steps the others; some row of 32 lives to the last.
     assert cost(scope, 5, False, share, rules) == pytest.approx(2.0 + 4 * 0.1, abs=1e-6)
@@ -195,17 +195,34 @@ def test_a_job_can_insist_on_either_engine():
     assert replay(lengths, 64, CAP, RULES, engine="vllm").handed_over == 128
 
 
-def test_a_chunks_decisions_are_kept_with_what_they_rest_on():
-    earlier = Observed(CAP)
-    earlier.add_lengths(ragged(1000, 7))
-    policy = TailPolicy("auto", RULES, Scope(64, 64, CAP, 512), earlier)
-    lengths = ragged(32, 3)
-    assert policy.begin(0, 32)
+def run(policy: TailPolicy, lengths: np.ndarray, step_seconds: float) -> list[int]:
+    """Batch 0 until it ends or hands over; its curve."""
     curve: list[int] = []
     while True:
         curve.append(int((lengths > len(curve) + 1).sum()))
-        if policy.look(0, len(curve) - 1, curve):
-            break
+        step = len(curve) - 1
+        if policy.look(0, step, curve, 3.5 + step * step_seconds) or not curve[-1]:
+            return curve
+
+
+def test_without_rates_the_first_batch_is_run_and_its_own_steps_are_the_rates():
+    policy = TailPolicy("auto", Scope(64, 64, CAP, 2048), 32, 2, "cpu", None, None, VLLM)
+    assert policy.static_rates() is None
+    assert policy.begin(0, 32)
+    curve = run(policy, ragged(32, 3), 0.5)
+    rates = policy.static_rates()
+    assert rates is not None
+    assert rates.prefill_seconds == 3.5
+    assert all(seconds == pytest.approx(0.5) for _, seconds in rates.step_seconds)
+    assert curve[-1] > 0  # 2,048 such rows are far cheaper with their tails in vLLM
+
+
+def test_a_chunks_decisions_are_kept_with_what_they_rest_on():
+    earlier = Observed(CAP)
+    earlier.add_lengths(ragged(1000, 7))
+    policy = TailPolicy("auto", Scope(64, 64, CAP, 512), 32, 1, "cpu", earlier, STATIC, VLLM)
+    assert policy.begin(0, 32)
+    curve = run(policy, ragged(32, 3), 0.13)
     policy.end(0, curve)
     assert policy.scope.waiting == (Waiting(len(curve), curve[-1]),)
     last = policy.decisions[-1]

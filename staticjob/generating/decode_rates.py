@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,9 @@ from staticjob.records import Record
 # minute; a GPU also captures graphs.
 ASSUMED_WEIGHT_SHARE = 0.5
 ASSUMED_START_SECONDS = {"cpu": 60.0, "cuda": 60.0}
-# Steps with every row under way that a fit needs.
+# Slots whose steps are taken together.
+SLOT_GROUP = 32
+# Steps that say enough: of the static decoder, or of vLLM with every row under way.
 LEAST_STEPS = 8
 
 
@@ -28,7 +32,7 @@ class StaticRates(Record):
         description="cache slots attended over, seconds of a step; ascending"
     )
     lanes: int = Field(default=1, description="batches run at once")
-    source: str = "calibration"
+    source: str
 
     def step(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
         """Seconds of a step over each number of slots, between and beyond the measured ones by line."""
@@ -39,6 +43,35 @@ class StaticRates(Record):
         beyond = np.maximum(np.asarray(slots) - x[-1], 0) * max(slope, 0.0)
         seconds: NDArray[np.float64] = np.interp(slots, x, y) + beyond
         return seconds
+
+
+class StepTimes:
+    """The static decoder's own steps, timed as they are run."""
+
+    def __init__(self, batch: int, lanes: int) -> None:
+        self._batch, self._lanes = batch, lanes
+        self._prefill: list[float] = []
+        self._steps: dict[int, list[float]] = defaultdict(list)
+
+    def add_prefill(self, seconds: float) -> None:
+        self._prefill.append(seconds)
+
+    def add_step(self, slots: int, seconds: float) -> None:
+        """A step whose rows attended over up to `slots` slots."""
+        self._steps[-(-slots // SLOT_GROUP) * SLOT_GROUP].append(seconds)
+
+    def rates(self, earlier: StaticRates | None) -> StaticRates | None:
+        """Medians of what was timed, else the earlier run's rates; None where there is neither."""
+        timed = [(slots, median(times)) for slots, times in sorted(self._steps.items())]
+        if not self._prefill or sum(map(len, self._steps.values())) < LEAST_STEPS:
+            return earlier
+        return StaticRates(
+            batch=self._batch,
+            prefill_seconds=median(self._prefill),
+            step_seconds=tuple(timed),
+            lanes=self._lanes,
+            source="measured",
+        )
 
 
 class VllmRates(Record):

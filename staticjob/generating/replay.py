@@ -52,9 +52,14 @@ def replay(
     lengths = np.minimum(lengths, cap)
     policy = TailPolicy(
         engine if threshold is None else "vllm" if threshold == 0 else "static",
-        rules,
         Scope(prompt, float(prompt), cap, len(lengths)),
+        rules.static.batch,
+        rules.static.lanes,
+        "cpu",
         earlier,
+        rules.static,
+        rules.vllm,
+        rules.least_gain,
     )
     size, result = rules.static.batch, Replayed()
     waiting = [lengths[i : i + size] for i in range(0, len(lengths), size)]
@@ -95,14 +100,17 @@ def _batch(
     threshold: int | None,
 ) -> Generator[float]:
     """One batch: yields the seconds of its prefill and of every step."""
-    yield rules.static.prefill_seconds
+    seconds = rules.static.prefill_seconds
+    yield seconds
     curve: list[int] = []
     while True:
         step = len(curve)
         curve.append(int((lengths > step + 1).sum()))
-        if not curve[-1] or step == threshold or policy.look(index, step, curve):
+        if not curve[-1] or step == threshold or policy.look(index, step, curve, seconds):
             break
-        yield float(rules.static.step(np.array([prompt + step + 1]))[0])
+        each = float(rules.static.step(np.array([prompt + step + 1]))[0])
+        seconds += each
+        yield each
         result.slots += rules.static.batch
         result.useful += curve[-1]
     policy.end(index, curve)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from staticjob.generating.decode_rates import StaticRates, StepTimes, VllmRates
 from staticjob.generating.survival import Observed, survival
 from staticjob.policy import Decision, Rules, Running, Scope, Waiting, decide
 
@@ -18,71 +19,107 @@ DECIDE_STEPS = 8
 class TailPolicy:
     """Answers two questions of a chunk: may the next batch begin, and does this one hand over now?
 
-    `scope` holds the whole chunk before its first batch; `earlier` what an earlier run saw of the lengths.
+    `scope` holds the whole chunk before its first batch. What an earlier run left is a start: its rates
+    give way to this run's as soon as there are some, its lengths count beside this run's.
     """
 
     engine: Engine
-    rules: Rules
     scope: Scope
+    batch: int
+    lanes: int
+    device: str
     earlier: Observed | None = None
+    static: StaticRates | None = None
+    vllm: VllmRates | None = None
+    least_gain: float = 0.05
     decisions: list[Decision] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._seen = Observed(self.scope.cap)
-        self._running: dict[int, tuple[int, tuple[int, ...]]] = {}  # batch: its rows, its curve so far
-        self._decided: dict[int, int] = {}  # batch: the step it was last decided at
+        self._times = StepTimes(self.batch, self.lanes)
+        self._running: dict[int, _Running] = {}
 
     def begin(self, index: int, rows: int) -> bool:
         """Whether batch `index` of `rows` rows is run statically; if not, it and all after it go to vLLM."""
-        begins = self.engine == "static" or (self.engine == "auto" and not self._decide(None).rest_to_vllm)
-        if begins:
-            self.scope = replace(self.scope, rows_to_come=self.scope.rows_to_come - rows)
-            self._running[index] = (rows, ())
-        return begins
+        if self.engine == "vllm":
+            return False
+        if self.engine == "auto":
+            decision = self._decide(None)
+            if decision is not None and decision.rest_to_vllm:
+                return False
+        self.scope = replace(self.scope, rows_to_come=self.scope.rows_to_come - rows)
+        self._running[index] = _Running(rows)
+        return True
 
-    def look(self, index: int, step: int, curve: Sequence[int]) -> bool:
-        """Whether batch `index` hands over after `step` decode passes.
+    def look(self, index: int, step: int, curve: Sequence[int], seconds: float) -> bool:
+        """Whether batch `index` hands over after `step` decode passes, `seconds` after it began.
 
         curve[i] of its rows went on after token i + 1; the last entry is now.
         """
-        rows, _ = self._running[index]
-        self._running[index] = (rows, tuple(curve))
-        if self.engine != "auto" or step < self._decided.get(index, 0):
+        running = self._running[index]
+        self._time(running, step, seconds)
+        running.curve = tuple(curve)
+        if self.engine != "auto" or step < running.decide_at:
             return False
-        self._decided[index] = step + DECIDE_STEPS
-        return self._decide(Running(step, curve[-1])).hand_over_at <= step
+        running.decide_at = step + DECIDE_STEPS
+        decision = self._decide(Running(step, curve[-1]))
+        return decision is not None and decision.hand_over_at <= step
 
     def end(self, index: int, curve: Sequence[int]) -> None:
         """Batch `index` has stopped; curve ends with the rows it left to vLLM, or 0."""
-        rows, _ = self._running.pop(index)
-        self._seen.add_curve(rows, curve)
+        self._seen.add_curve(self._running.pop(index).rows, curve)
         if curve[-1]:
             waiting = (*self.scope.waiting, Waiting(len(curve), curve[-1]))
             self.scope = replace(self.scope, waiting=waiting)
 
-    def _decide(self, looked_at: Running | None) -> Decision:
+    def static_rates(self) -> StaticRates | None:
+        """As measured in this run, else as given."""
+        return self._times.rates(self.static)
+
+    def _time(self, running: _Running, step: int, seconds: float) -> None:
+        if step == 0:
+            self._times.add_prefill(seconds)
+        for passed in range(running.steps, step):
+            each = (seconds - running.seconds) / (step - running.steps)
+            self._times.add_step(self.scope.prompt + passed + 1, each)
+        running.steps, running.seconds = step, seconds
+
+    def _decide(self, looked_at: Running | None) -> Decision | None:
+        """The plan as of now; None while there is no rate to price it with."""
+        static = self.static_rates()
+        if static is None:
+            return None
+        vllm = self.vllm or VllmRates.assumed(static, self.device, self.scope.prompt)
         seen = self._seen.plus(self.earlier)
-        for rows, curve in self._running.values():
-            seen.add_curve(rows, curve)
-        begun = [Running(len(curve) - 1, curve[-1]) for _, curve in self._running.values() if curve]
-        fresh = sum(rows for rows, curve in self._running.values() if not curve)
-        scope = replace(
-            self.scope,
-            running=tuple(batch for batch in begun if batch.active),
-            rows_to_come=self.scope.rows_to_come + fresh,
-        )
-        decision = decide(scope, survival(seen), self.rules, looked_at)
+        begun, fresh = [], 0
+        for running in self._running.values():
+            seen.add_curve(running.rows, running.curve)
+            if not running.curve:
+                fresh += running.rows
+            elif running.curve[-1]:
+                begun.append(Running(len(running.curve) - 1, running.curve[-1]))
+        scope = replace(self.scope, running=tuple(begun), rows_to_come=self.scope.rows_to_come + fresh)
+        rules = Rules(static=static, vllm=vllm, least_gain=self.least_gain)
+        decision = decide(scope, survival(seen), rules, looked_at)
         self._note(decision)
         return decision
 
     def _note(self, decision: Decision) -> None:
-        """Keep the first decision and every change of plan, and of equal plans the latest."""
-        if self.decisions:
-            last = self.decisions[-1]
-            same = last.rest_to_vllm == decision.rest_to_vllm and (
-                (last.hand_over_at == self.scope.cap) == (decision.hand_over_at == self.scope.cap)
-            )
-            if same and len(self.decisions) > 1:
-                self.decisions[-1] = decision
-                return
+        """Keep the first decision, every change of plan, and of equal plans in a row the latest."""
+        if len(self.decisions) > 1 and self._kind(self.decisions[-1]) == self._kind(decision):
+            self.decisions.pop()
         self.decisions.append(decision)
+
+    def _kind(self, decision: Decision) -> tuple[bool, bool]:
+        return decision.rest_to_vllm, decision.hand_over_at < self.scope.cap
+
+
+@dataclass
+class _Running:
+    """A batch under way, as last seen."""
+
+    rows: int
+    curve: tuple[int, ...] = ()
+    steps: int = 0
+    seconds: float = 0.0
+    decide_at: int = 0
