@@ -235,6 +235,31 @@ def test_batches_on_several_lanes_come_in_order_and_equal_those_of_one_lane(chec
     assert sorted(set(seen)) == list(range(7))
 
 
+def test_a_failure_in_a_lane_reaches_the_caller_and_ends_the_others(checkpoints):
+    shape = Shape(8, 2)
+    engine = StaticDecoder(checkpoints("gpt2"), ModelConfig(path="gpt2"), [shape], 100, lanes=2)
+
+    def fail(look: Look) -> Answer:
+        if look.index == 1:
+            raise RuntimeError("no more")
+        return Answer()
+
+    batches = [prompts(tiny_models.prompts([3]), shape) for _ in range(6)]
+    with pytest.raises(RuntimeError, match="no more"):
+        list(engine.run(batches, fail))
+    assert len(list(engine.run(batches))) == 6
+
+
+def test_a_consumer_that_leaves_early_ends_the_lanes_and_no_batch_more_is_taken(checkpoints):
+    shape, taken = Shape(8, 2), []
+    engine = StaticDecoder(checkpoints("gpt2"), ModelConfig(path="gpt2"), [shape], 60, lanes=2)
+    stream = (taken.append(i) or prompts(tiny_models.prompts([3]), shape) for i in range(50))
+    results = engine.run(stream)
+    next(results)
+    results.close()
+    assert len(taken) <= 6
+
+
 @pytest.mark.parametrize(("prompt", "cap"), [(64, 64), (1, 2), (31, 1), (100, 512)])
 def test_cache_rungs_hold_every_step_and_end_at_the_last_slot(prompt, cap):
     rungs = cache_rungs(prompt, cap, "cpu")

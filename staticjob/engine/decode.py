@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import wait
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -100,32 +99,75 @@ class StaticDecoder:
     ) -> Iterator[Generated]:
         """Run batches, as many at once as there are lanes; results in the order of `batches`.
 
-        `observer` sees every look, one at a time; `look_steps` is how many steps apart they are.
+        A batch is taken from `batches` when a lane is free for it. `observer` sees every look; it and
+        `batches` are called from the lanes' threads, one call at a time. `look_steps` is how many steps
+        lie between two looks.
         """
         if self._threads is None:
             for index, prompts in enumerate(batches):
                 yield self.lanes[0].generate(prompts, observer, look_steps, index)
             return
-        lock, free = threading.Lock(), SimpleQueue[DecodeLane]()
-        for lane in self.lanes:
-            free.put(lane)
+        shift = _Shift(batches, observer, look_steps, len(self.lanes))
+        workers = [self._threads.submit(shift.work, lane) for lane in self.lanes]
+        try:
+            yield from shift.results()
+        finally:
+            shift.end()
+            wait(workers)
 
-        def one_at_a_time(look: Look) -> Answer:
-            with lock:
-                return observer(look)
 
-        def work(index: int, prompts: Prompts) -> Generated:
-            lane = free.get()
-            try:
-                return lane.generate(prompts, one_at_a_time, look_steps, index)
-            finally:
-                free.put(lane)
+class _Shift:
+    """Lanes at work on one stream of batches."""
 
-        pending: deque[Future[Generated]] = deque()
-        for index, prompts in enumerate(batches):
-            # One batch more than lanes waits, so that no lane does while results are taken.
-            if len(pending) > len(self.lanes):
-                yield pending.popleft().result()
-            pending.append(self._threads.submit(work, index, prompts))
-        while pending:
-            yield pending.popleft().result()
+    def __init__(
+        self, batches: Iterable[Prompts], observer: Observer, look_steps: int | None, lanes: int
+    ) -> None:
+        self._batches = enumerate(batches)
+        self._observer, self._look_steps, self._lanes = observer, look_steps, lanes
+        self._one_at_a_time = threading.Lock()
+        self._done = SimpleQueue[tuple[int, Generated] | BaseException | None]()
+        # Results held back for their order: lanes wait when the consumer falls behind.
+        self._room = threading.Semaphore(2 * lanes)
+        self._ended = False
+
+    def work(self, lane: DecodeLane) -> None:
+        """Run batches on `lane` until there are none."""
+        try:
+            while True:
+                self._room.acquire()
+                with self._one_at_a_time:
+                    item = None if self._ended else next(self._batches, None)
+                if item is None:
+                    self._done.put(None)
+                    return
+                index, prompts = item
+                self._done.put((index, lane.generate(prompts, self._look, self._look_steps, index)))
+        except BaseException as error:
+            self._done.put(error)
+
+    def results(self) -> Iterator[Generated]:
+        """Results in the order of their batches; re-raises the first failure of a lane."""
+        ready: dict[int, Generated] = {}
+        working, expected = self._lanes, 0
+        while working:
+            done = self._done.get()
+            if isinstance(done, BaseException):
+                raise done
+            if done is None:
+                working -= 1
+                continue
+            ready[done[0]] = done[1]
+            while expected in ready:
+                yield ready.pop(expected)
+                expected += 1
+                self._room.release()
+
+    def end(self) -> None:
+        """Let every lane stop at its next look."""
+        self._ended = True
+        for _ in range(self._lanes):
+            self._room.release()
+
+    def _look(self, look: Look) -> Answer:
+        with self._one_at_a_time:
+            return Answer(hand_over=True) if self._ended else self._observer(look)
