@@ -20,11 +20,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Literal, Self
 
 from staticjob.errors import InfrastructureError
 from staticjob.generating.decode_rates import VllmRates, VllmStep, fit_rates
 from staticjob.generating.vllm_worker import WorkerSettings
+from staticjob.memory import DTYPE_BYTES
+from staticjob.models.model_files import max_positions, model_config
+from staticjob.planning.dimensions import Dimensions
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +35,10 @@ START_SECONDS = 900.0  # to load and compile a large model on a cold machine
 STALL_SECONDS = float(os.environ.get("STATICJOB_STALL_SECONDS", "600"))
 ATTEMPTS = 3
 LAST_LINES = 5
+# vLLM's defaults: rows of one step, and slots of a cache block on a CPU (a GPU's are smaller).
+ROWS_AT_ONCE = 256
+BLOCK_SLOTS = 128
+CACHE_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,40 @@ class TailResult:
     finish: str  # stop, length or error
     logprobs: tuple[float, ...] = ()
     reason: str = ""
+
+
+def worker_settings(
+    model_dir: Path,
+    dtype: Literal["float32", "float16", "bfloat16"],
+    device: str,
+    lengths: Sequence[int],
+    free_bytes: int | None,
+    *,
+    trust_remote_code: bool = False,
+    stop: tuple[str, ...] = (),
+    min_new_tokens: int = 0,
+) -> WorkerSettings:
+    """Settings for rows of `lengths` tokens, prompt and text together, on a device with `free_bytes`.
+
+    The cache holds as many rows as vLLM runs at once, and at most half of what is free.
+    """
+    config = model_config(model_dir)
+    longest = max(lengths, default=1) + 1
+    limit = min(longest, max_positions(config) or longest)
+    blocks = sorted((-(-length // BLOCK_SLOTS) + 1 for length in lengths), reverse=True)[:ROWS_AT_ONCE]
+    slots = max(sum(blocks), -(-limit // BLOCK_SLOTS) + 1) * BLOCK_SLOTS
+    wanted = Dimensions.of(config).cache_bytes(1, slots, DTYPE_BYTES[dtype])
+    room = wanted if free_bytes is None else int(free_bytes * CACHE_SHARE)
+    return WorkerSettings(
+        model_dir=str(model_dir),
+        dtype=dtype,
+        device=device,
+        max_length=limit,
+        cache_bytes=min(wanted, room),
+        trust_remote_code=trust_remote_code,
+        stop=stop,
+        min_new_tokens=min_new_tokens,
+    )
 
 
 class Vllm:

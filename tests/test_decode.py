@@ -14,7 +14,7 @@ from staticjob.engine.decode import StaticDecoder
 from staticjob.engine.decode_batch import Answer, Look, Prompts
 from staticjob.engine.decode_state import Ending, Finish
 from staticjob.engine.hf_decoder import HfDecoder
-from staticjob.engine.kv_cache import cache_bytes, cache_rungs, cache_slots
+from staticjob.engine.kv_cache import cache_rungs, cache_slots
 from staticjob.engine.llama_like import LlamaLike
 from staticjob.engine.shape import Shape
 from staticjob.models.model_files import model_config
@@ -212,9 +212,9 @@ def test_the_cache_holds_exactly_the_predicted_bytes_for_the_largest_shape(check
     shapes = [Shape(16, 8), Shape(64, 2), Shape(32, 4)]
     engine = decoder(checkpoints("llama"), shapes, cap=33)
     sizes = Dimensions.of(model_config(checkpoints("llama")))
-    predicted = [cache_bytes(sizes, s.batch, cache_slots(s.length, 33), 4) for s in shapes]
+    predicted = [sizes.cache_bytes(s.batch, cache_slots(s.length, 33), 4) for s in shapes]
     assert engine.cache_bytes == max(predicted)
-    assert cache_bytes(sizes, 8, 48, 4) == 2 * 3 * 2 * 8 * 8 * 48 * 4
+    assert sizes.cache_bytes(8, 48, 4) == 2 * 3 * 2 * 8 * 8 * 48 * 4
     storage = engine.lanes[0].cache._storage.data_ptr()
     for shape in shapes:
         generate(engine, tiny_models.prompts([5]), shape)

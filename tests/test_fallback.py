@@ -21,7 +21,7 @@ from staticjob.engine.decode_batch import Answer, Prompts
 from staticjob.engine.decode_state import Finish
 from staticjob.engine.shape import Shape
 from staticjob.errors import InfrastructureError
-from staticjob.fallback import TailRequest, Vllm
+from staticjob.fallback import TailRequest, Vllm, worker_settings
 from staticjob.generating.vllm_worker import WorkerSettings
 
 STUB = Path(__file__).with_name("stub_vllm.py")
@@ -115,7 +115,7 @@ def test_no_descendant_survives_a_killed_parent(tmp_path):
     """G4"""
     script = textwrap.dedent(f"""
         import sys
-        from staticjob.fallback import TailRequest, Vllm
+        from staticjob.fallback import TailRequest, Vllm, worker_settings
         from staticjob.generating.vllm_worker import WorkerSettings
         settings = WorkerSettings("none", "float32", "cpu", 64, 1, False, (), 0)
         command = (sys.executable, {str(STUB)!r}, {str(tmp_path)!r}, "stall")
@@ -132,6 +132,17 @@ def test_no_descendant_survives_a_killed_parent(tmp_path):
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     wait_until_gone(started)
+
+
+def test_the_cache_holds_the_rows_that_run_at_once_and_at_most_half_of_what_is_free(tmp_path):
+    directory = tiny_models.save("llama", tmp_path / "model")
+    token = 2 * 3 * 2 * 8 * 4
+    few = worker_settings(directory, "float32", "cpu", [100, 60], None)
+    assert (few.max_length, few.cache_bytes) == (101, 4 * 128 * token)
+    many = worker_settings(directory, "float32", "cpu", [100] * 5000, None)
+    assert many.cache_bytes == 256 * 2 * 128 * token
+    assert worker_settings(directory, "float32", "cpu", [100] * 5000, 2000).cache_bytes == 1000
+    assert worker_settings(directory, "float32", "cpu", [500], None).max_length == 128  # its positions
 
 
 vllm_installed = pytest.mark.skipif(

@@ -1,4 +1,4 @@
-"""The static key-value cache: its size by arithmetic, allocated once, reused by every batch.
+"""The static key-value cache: allocated once, reused by every batch.
 
 Slot s of a row holds the token at position s of that row: prompts stand at the left, so a row's
 positions, and with them its bits, do not depend on how far the batch is padded. What a step attends
@@ -20,11 +20,6 @@ from staticjob.planning.dimensions import Dimensions
 RUNG_SLOTS = {"cpu": 32, "cuda": 128}
 # Products over an odd number of slots are slower.
 SLOT_MULTIPLE = 16
-
-
-def cache_bytes(sizes: Dimensions, batch: int, length: int, width: int) -> int:
-    """Bytes of the keys and values of `batch` rows of `length` slots; `width` bytes an element."""
-    return 2 * sizes.layers * sizes.kv_heads * sizes.head_dim * batch * length * width
 
 
 def cache_slots(prompt: int, cap: int) -> int:
@@ -67,7 +62,7 @@ class KVCache:
         # Zeros: a page that was never written would otherwise be faulted in during the first batch.
         self._storage = torch.zeros(2, sizes.layers, slots * row, device=device, dtype=dtype)
         self.device = device
-        self.bytes = self._storage.nbytes
+        self.bytes = self._storage.nbytes  # Dimensions.cache_bytes of the largest shape
 
     def layers(self, shape: Shape) -> tuple[LayerCache, ...]:
         """The cache as `shape.batch` rows of `shape.length` slots; shapes share their storage."""

@@ -61,19 +61,27 @@ class Tail:
     prompt: tuple[int, ...]
     tokens: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
+    limit: int | None = None  # tokens it may have in all; None: the job's
 
 
 @dataclass(frozen=True)
 class PromptBatch:
-    """Prompts of one rectangle: keys [n] with n <= B, ids [B, L], lengths [B], 0 for a dummy row."""
+    """Prompts of one rectangle: keys [n] with n <= B, ids [B, L], lengths [B], 0 for a dummy row.
+
+    `limits` [B] are the tokens each row may generate where that is fewer than the job allows.
+    """
 
     keys: tuple[RowKey, ...]
     shape: Shape
     ids: NDArray[np.int32]
     lengths: NDArray[np.int32]
+    limits: NDArray[np.int32] | None = None
 
     def prompt(self, row: int) -> tuple[int, ...]:
         return tuple(self.ids[row, : self.lengths[row]].tolist())
+
+    def limit(self, row: int) -> int | None:
+        return None if self.limits is None else int(self.limits[row])
 
 
 @dataclass(frozen=True)
@@ -117,7 +125,9 @@ class ChunkRows:
         for index, result in enumerate(decoder.run(stream, observe)):
             yield self._done(index, self._taken.pop(index), result)
         for index, batch in unbegun:
-            tails = tuple(Tail(key, batch.prompt(row)) for row, key in enumerate(batch.keys))
+            tails = tuple(
+                Tail(key, batch.prompt(row), limit=batch.limit(row)) for row, key in enumerate(batch.keys)
+            )
             yield BatchDone(index, (), tails, None, 0.0)
 
     def tails(
@@ -141,7 +151,7 @@ class ChunkRows:
             keys = np.zeros(batch.shape.batch, np.int64)
             files, rows, samples = zip(*((k.file, k.row, k.sample) for k in batch.keys), strict=True)
             keys[: len(batch.keys)] = stream_keys(self._options.seed, files, rows, samples)
-            yield Prompts(batch.shape, batch.ids, batch.lengths, keys)
+            yield Prompts(batch.shape, batch.ids, batch.lengths, keys, batch.limits)
 
     def _done(self, index: int, batch: PromptBatch, result: Generated) -> BatchDone:
         self._watches.pop(index, None)
@@ -151,7 +161,7 @@ class ChunkRows:
             tokens = tuple(result.tokens[row, :count].tolist())
             chances = () if result.logprobs is None else tuple(result.logprobs[row, :count].tolist())
             if result.finish[row] == Finish.ACTIVE:
-                tails.append(Tail(key, batch.prompt(row), tokens, chances))
+                tails.append(Tail(key, batch.prompt(row), tokens, chances, batch.limit(row)))
             else:
                 finish = Finish(int(result.finish[row])).name.lower()
                 rows.append(self._row(key, int(batch.lengths[row]), tokens, chances, finish, "static"))
@@ -187,7 +197,7 @@ class ChunkRows:
             id=number,
             tokens=(*tail.prompt, *tail.tokens),
             generated=done,
-            max_new_tokens=options.max_new_tokens - done,
+            max_new_tokens=min(options.max_new_tokens, tail.limit or options.max_new_tokens) - done,
             min_new_tokens=max(0, options.min_new_tokens - done),
             temperature=options.temperature,
             top_p=options.top_p,

@@ -53,6 +53,10 @@ class Dimensions:
             gated=model_type in _GATED,
         )
 
+    def cache_bytes(self, batch: int, length: int, width: int) -> int:
+        """Keys and values of `batch` rows of `length` tokens, elements of `width` bytes."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * batch * length * width
+
     @property
     def linear_parameters(self) -> int:
         """Matrices of all layers: what a token is multiplied with on its way through."""
