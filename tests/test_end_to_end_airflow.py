@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -90,6 +90,12 @@ class Run:
         if self.ends() != "success":
             pytest.fail(failures(self.api, self.dag_id, self.run_id))
 
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for something to happen before the run ends badly."""
+        _until(lambda: condition() or self.state() == "failed", what)
+        if not condition():
+            pytest.fail(failures(self.api, self.dag_id, self.run_id))
+
     def tasks(self, task_id: str | None = None) -> list[dict[str, Any]]:
         found = self.api.get(f"{self.path}/taskInstances", limit=1000)["task_instances"]
         return [task for task in found if task_id in (None, task["task_id"])]
@@ -105,7 +111,7 @@ class Run:
         return self.api.get(path, map_index=map_index)["value"]
 
 
-def _until(condition: Any, what: str) -> None:
+def _until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + LONGEST_WAIT
     while not condition():
         assert time.monotonic() < deadline, f"{what}: waited {LONGEST_WAIT:.0f} s in vain"
@@ -161,7 +167,7 @@ def test_a_chunk_killed_midway_goes_on_where_it_stopped_and_the_merged_bytes_are
     airflow: AirflowSandbox, runs: dict[str, Run]
 ) -> None:
     run = runs["killed"]
-    _until(lambda: run.states().get("prepare") == "success", "prepare")
+    run.until(lambda: run.states().get("prepare") == "success", "prepare")
     work = Work(run.xcom("prepare", "work"))
 
     def flushed() -> bool:
@@ -283,11 +289,11 @@ def test_a_running_chunk_that_is_marked_failed_stops_and_says_so(
 ) -> None:
     runs["killed"].succeeds()
     api = airflow.api()
-    conf = {"date": DATE, "set": ["limits.max_length=31"]}  # another fingerprint: all is computed again
+    conf = {"date": DATE, "set": ["embed.normalize=false"]}  # another fingerprint: all is computed again
     run = Run(api, "killed", trigger(api, "killed", conf))
-    _until(lambda: run.states().get("prepare") == "success", "prepare")
+    run.until(lambda: run.states().get("prepare") == "success", "prepare")
     work = run.xcom("prepare", "work")
-    _until(lambda: _chunk_process(airflow, work) is not None, "the chunk's process")
+    run.until(lambda: _chunk_process(airflow, work) is not None, "the chunk's process")
     pid = _chunk_process(airflow, work)
     api.patch(f"{run.path}/taskInstances/chunk/0", {"new_state": "failed"})
     _until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the chunk's process")
