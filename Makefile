@@ -44,8 +44,8 @@ lint: $(TEST_STAMP) ## Check style and types
 	$(BIN)/mypy
 
 bench: $(TEST_STAMP) ## Measure this engine beside others, and how plan and merge scale
-	$(BIN)/python benchmarks/embedding.py
-	$(BIN)/python benchmarks/scale.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/embedding.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/scale.py
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
