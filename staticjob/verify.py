@@ -22,7 +22,8 @@ from staticjob import storage
 from staticjob.errors import DataError
 from staticjob.layout import Output, Work
 from staticjob.models import model_files
-from staticjob.records import ID_DTYPE, ROW_DTYPE, WITH_RESULT, Chunk, Plan, Prepared, Record
+from staticjob.records import WITH_RESULT, Chunk, Plan, Prepared, Record
+from staticjob.running.parts import read_ids, read_rows
 from staticjob.running.results import vectors
 
 if TYPE_CHECKING:
@@ -170,19 +171,13 @@ def _read_rows(work: Work, chunk: Chunk, at: NDArray[np.int64]) -> Iterator[Samp
         first += n
         if not len(own):
             continue
-        size = ROW_DTYPE.itemsize
-        data = storage.read_range(work.part_rows(span.part), span.start * size, n * size)
-        records = np.frombuffer(data, ROW_DTYPE)
+        records = read_rows(work, span)
         ends = span.token_start + np.cumsum(records["length"], dtype=np.int64)
         for i in own:
-            length = int(records["length"][i])
-            width = ID_DTYPE.itemsize
-            start = int(ends[i]) - length
-            raw = storage.read_range(work.part_ids(span.part), start * width, length * width)
             record = records[i]
-            yield Sample(
-                int(record["file"]), int(record["row"]), int(record["boundary"]), np.frombuffer(raw, ID_DTYPE)
-            )
+            length = int(record["length"])
+            ids = read_ids(work, span.part, int(ends[i]) - length, length)
+            yield Sample(int(record["file"]), int(record["row"]), int(record["boundary"]), ids)
 
 
 def _read_published(prepared: Prepared, samples: Sequence[Sample], heads: Sequence[str]) -> None:

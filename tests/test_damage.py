@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from staticjob import claim, storage
@@ -15,13 +16,15 @@ from staticjob.config import ModelConfig
 from staticjob.errors import ConfigError, DataError
 from staticjob.finish import _remove_left_overs
 from staticjob.layout import Output, join
+from staticjob.merge import merge_group
 from staticjob.merging.gather import result_heads
 from staticjob.models import model_files
 from staticjob.planning import history
 from staticjob.prepare import prepare
-from staticjob.records import Commit
+from staticjob.records import Commit, Started
 from staticjob.running import results
 from staticjob.running.assemble import batches
+from staticjob.verify import _read_rows
 from tests.fabricate import fabricate
 from tests.jobs import MINILM, Planned, job, planned, texts, write_input
 
@@ -69,6 +72,8 @@ def test_a_part_that_ends_early_is_named(small: Planned, suffix: str, size: int)
     truncate(getattr(small.work, suffix)(part), size)
     with pytest.raises(DataError, match=rf"^part {part}: .*delete .* and run the job again$"):
         list(batches(small.work, chunk))
+    with pytest.raises(DataError, match=rf"^part {part}: .*delete .* and run the job again$"):
+        list(_read_rows(small.work, chunk, np.arange(chunk.rows)))
 
 
 @pytest.mark.parametrize("size", [0, 5, 60])
@@ -77,8 +82,29 @@ def test_a_result_without_its_head_is_named(tmp_path: Path, size: int) -> None:
     chunk = made.plan.chunks[0]
     commit = storage.read_json(made.work.commit(chunk.id), Commit)
     truncate(made.work.chunk(chunk.id, commit.result), size)
-    with pytest.raises(DataError, match=rf"{commit.result}: damaged .* run it again$"):
+    with pytest.raises(DataError, match=rf"{commit.result}: damaged, .* run it again$"):
         result_heads(made.work, {chunk.id: commit})
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_result_that_ends_early_or_is_gone_is_named(tmp_path: Path, gone: bool) -> None:
+    made = fabricate(str(tmp_path), rows=(3,))
+    chunk = made.plan.chunks[0]
+    commit = storage.read_json(made.work.commit(chunk.id), Commit)
+    uri = made.work.chunk(chunk.id, commit.result)
+    if gone:
+        storage.delete([uri])
+    else:
+        truncate(uri, commit.blocks[0].offset + 8)
+    with pytest.raises(DataError, match=rf"{commit.result}: .*delete the chunk's folder and run it again$"):
+        merge_group(made.work, made.prepared, made.plan, made.plan.groups[0])
+
+
+def test_a_record_cut_short_is_named_with_what_to_do(tmp_path: Path) -> None:
+    uri = str(tmp_path / "started.json")
+    storage.put(uri, b'{"started": "2026')
+    with pytest.raises(DataError, match=r"started\.json: damaged .*; delete it and run again$"):
+        storage.read_json(uri, Started)
 
 
 def test_a_history_of_another_version_costs_the_rates_and_not_the_job(tmp_path: Path) -> None:

@@ -193,10 +193,11 @@ def test_records_are_stored_as_json_and_refused_when_they_are_something_else(fol
     assert storage.put_json_if_absent(uri, Note(text="é"))
     assert not storage.put_json_if_absent(uri, Note(text="other"))
     assert storage.read_json(uri, Note) == Note(text="é")
-    storage.put(uri, b'{"tex')
-    for read in (storage.read_json, storage.find_json):
-        with pytest.raises(DataError, match=r"note\.json: not a Note"):
-            read(uri, Note)
+    for data, problem in ((b'{"tex', "damaged"), (b'{"title": "e"}', "not a Note")):
+        storage.put(uri, data)
+        for read in (storage.read_json, storage.find_json):
+            with pytest.raises(DataError, match=rf"note\.json: {problem}"):
+                read(uri, Note)
 
 
 def test_a_bucket_that_is_missing_is_one_clear_line(s3: object) -> None:

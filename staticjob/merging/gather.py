@@ -133,7 +133,7 @@ def result_heads(work: Work, commits: Mapping[str, Commit]) -> list[pa.Field] | 
     if commit is None:
         return None
     uri = work.chunk(commit.chunk, commit.result)
-    head = storage.read_range(uri, 0, commit.blocks[0].offset)
+    head = results.read_result(uri, 0, commit.blocks[0].offset)
     try:
         # An Arrow file begins with 8 bytes of signature, then its schema.
         schema = pa.ipc.read_schema(pa.py_buffer(head[8:]))

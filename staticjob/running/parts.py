@@ -91,6 +91,31 @@ class RowBlock:
     ids: NDArray[np.int32]
 
 
+def read_rows(work: Work, span: Span) -> NDArray[np.void]:
+    """The row records [n] of a span; DataError where they are not what the plan says."""
+    size = ROW_DTYPE.itemsize
+    n = span.stop - span.start
+    data = storage.read_range(work.part_rows(span.part), span.start * size, n * size)
+    rows = np.frombuffer(data[: len(data) // size * size], dtype=ROW_DTYPE)
+    if len(rows) != n or int(rows["length"].sum()) != span.token_stop - span.token_start:
+        raise DataError(
+            f"part {span.part}: rows {span.start} to {span.stop} do not match the plan; "
+            f"delete {work.uri} and run the job again"
+        )
+    return rows
+
+
+def read_ids(work: Work, part: str, start: int, count: int) -> NDArray[np.int32]:
+    """`count` token ids of a part from number `start` on; DataError when the part ends before."""
+    width = ID_DTYPE.itemsize
+    data = storage.read_range(work.part_ids(part), start * width, count * width)
+    if len(data) != count * width:
+        raise DataError(
+            f"part {part}: its token ids end before the plan says; delete {work.uri} and run the job again"
+        )
+    return np.frombuffer(data, dtype=ID_DTYPE)
+
+
 def read_spans(work: Work, spans: tuple[Span, ...], skip_rows: int = 0) -> Iterator[RowBlock]:
     """Stream the rows of spans in order, leaving out the first `skip_rows`.
 
@@ -102,14 +127,7 @@ def read_spans(work: Work, spans: tuple[Span, ...], skip_rows: int = 0) -> Itera
         if skip_rows >= n:
             skip_rows -= n
             continue
-        size = ROW_DTYPE.itemsize
-        data = storage.read_range(work.part_rows(span.part), span.start * size, n * size)
-        rows = np.frombuffer(data[: len(data) // size * size], dtype=ROW_DTYPE)
-        if len(rows) != n or int(rows["length"].sum()) != span.token_stop - span.token_start:
-            raise DataError(
-                f"part {span.part}: rows {span.start} to {span.stop} do not match the plan; "
-                f"delete {work.uri} and run the job again"
-            )
+        rows = read_rows(work, span)
         ends = np.cumsum(rows["length"], dtype=np.int64)
         begin = skip_rows
         skip_rows = 0
@@ -118,16 +136,6 @@ def read_spans(work: Work, spans: tuple[Span, ...], skip_rows: int = 0) -> Itera
             end = int(np.searchsorted(ends, token_begin + READ_TOKENS, side="right"))
             end = min(n, max(end, begin + 1))
             token_end = int(ends[end - 1])
-            width = ID_DTYPE.itemsize
-            raw = storage.read_range(
-                work.part_ids(span.part),
-                (span.token_start + token_begin) * width,
-                (token_end - token_begin) * width,
-            )
-            if len(raw) != (token_end - token_begin) * width:
-                raise DataError(
-                    f"part {span.part}: its token ids end before the plan says; "
-                    f"delete {work.uri} and run the job again"
-                )
-            yield RowBlock(rows[begin:end], np.frombuffer(raw, dtype=ID_DTYPE))
+            ids = read_ids(work, span.part, span.token_start + token_begin, token_end - token_begin)
+            yield RowBlock(rows[begin:end], ids)
             begin = end

@@ -124,6 +124,19 @@ def write_result(uri: str, table: pa.Table) -> tuple[int, tuple[Block, ...]]:
     return total, tuple(blocks)
 
 
+def read_result(uri: str, start: int, length: int) -> bytes:
+    """`length` bytes of a result object from `start` on; DataError when it is gone or ends before."""
+    try:
+        data = storage.read_range(uri, start, length)
+    except DataError as error:
+        raise DataError(f"{error}; delete the chunk's folder and run it again") from None
+    if len(data) != length:
+        raise DataError(
+            f"{uri}: damaged, ends before byte {start + length}; delete the chunk's folder and run it again"
+        )
+    return data
+
+
 def read_blocks(uri: str, blocks: Sequence[Block], schema: pa.Schema) -> list[pa.RecordBatch]:
     """Read neighbouring blocks of a result object with one ranged request.
 
@@ -131,7 +144,7 @@ def read_blocks(uri: str, blocks: Sequence[Block], schema: pa.Schema) -> list[pa
     """
     start = blocks[0].offset
     length = blocks[-1].offset + blocks[-1].bytes - start
-    data = pa.py_buffer(storage.read_range(uri, start, length))
+    data = pa.py_buffer(read_result(uri, start, length))
     batches = []
     for block in blocks:
         try:

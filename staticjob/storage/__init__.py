@@ -152,6 +152,8 @@ def _from_json(uri: str, data: bytes, cls: type[Model]) -> Model:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(step) for step in first["loc"])
+        if not where:
+            raise DataError(f"{uri}: damaged ({first['msg']}); delete it and run again") from None
         raise DataError(
             f"{uri}: not a {cls.__name__} this version can read ({where}: {first['msg']}); "
             "use the version that wrote it, or start again under another output"
