@@ -49,6 +49,11 @@ class Scope:
     waiting: tuple[Waiting, ...] = ()
     vllm_started: bool = False
 
+    def batches_to_come(self, size: int) -> tuple[tuple[int, int], ...]:
+        """(rows, how many such batches): the full ones, and the last with what is left."""
+        full, rest = divmod(self.rows_to_come, size)
+        return tuple((rows, count) for rows, count in ((size, full), (rest, 1)) if rows and count)
+
 
 class Rules(Record):
     """How to decide: rates, and the least saving worth a change of engine."""
@@ -117,10 +122,10 @@ def costs(scope: Scope, thresholds: NDArray[np.int64], rest: bool, share: Array,
     if rest:
         pools.join(share * scope.rows_to_come, np.zeros_like(thresholds), scope.mean_prompt)
     elif scope.rows_to_come:
-        coming, rows = scope.rows_to_come / static.batch, min(static.batch, scope.rows_to_come)
-        one = static.prefill_seconds + _steps(scope, 0, share[1:] * rows, rows, static)[thresholds]
-        seconds += coming * one
-        batches += coming
+        for rows, count in scope.batches_to_come(static.batch):
+            one = static.prefill_seconds + _steps(scope, 0, share[1:] * rows, rows, static)[thresholds]
+            seconds += count * one
+            batches += count
         pools.join(share[1:] * scope.rows_to_come, thresholds, scope.mean_prompt + 1)
     for tail in scope.waiting:
         alive = _given(share, tail.tokens) * tail.rows

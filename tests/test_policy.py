@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from staticjob.generating.decode_rates import StaticRates, VllmRates, VllmStep, fit_rates
@@ -170,7 +170,7 @@ def test_without_one_it_costs_little_more(seed):
     assert replay(lengths, 64, CAP, RULES).seconds <= 1.25 * best_fixed(lengths, RULES)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     seed=st.integers(0, 1000),
     sigma=st.floats(0.0, 1.2),
@@ -179,14 +179,26 @@ def test_without_one_it_costs_little_more(seed):
     start=st.floats(0, 120),
     rows=st.integers(32, 256),
 )
+@example(seed=1, sigma=1.0, median=8.0, row=1 / 64, start=3.0, rows=34)
+@example(seed=734, sigma=0.18, median=70.0, row=0.005, start=6.0, rows=40)
 def test_auto_is_never_far_from_the_better_engine(seed, sigma, median, row, start, rows):
-    lengths = ragged(rows, seed, median, sigma)
+    """Over three chunks of the same kind: one alone may be unlucky in its rows."""
     vllm = VLLM.model_copy(update={"row_seconds": row, "start_seconds": start})
     rules = Rules(static=STATIC, vllm=vllm)
     earlier = Observed(CAP)
-    earlier.add_lengths(ragged(1000, seed + 1, median, sigma))
-    better = min(replay(lengths, 64, CAP, rules, engine=e).seconds for e in ("static", "vllm"))
-    assert replay(lengths, 64, CAP, rules, earlier=earlier).seconds <= 1.1 * better + 1
+    earlier.add_lengths(ragged(1000, seed + 1000, median, sigma))
+    chunks = [ragged(rows, seed + i, median, sigma) for i in range(3)]
+
+    def seconds(engine: str) -> float:
+        return sum(replay(c, 64, CAP, rules, engine=engine, earlier=earlier).seconds for c in chunks)
+
+    assert seconds("auto") <= 1.1 * min(seconds("static"), seconds("vllm")) + 3
+
+
+def test_a_last_batch_with_few_rows_costs_a_batch():
+    share = curve_from(np.full(64, 100))
+    full, more = (cost(Scope(64, 64, CAP, rows), CAP, False, share, RULES) for rows in (32, 33))
+    assert more == pytest.approx(2 * full, rel=0.01)
 
 
 def test_a_job_can_insist_on_either_engine():
