@@ -80,6 +80,13 @@ class PromptBatch:
     def prompt(self, row: int) -> tuple[int, ...]:
         return tuple(self.ids[row, : self.lengths[row]].tolist())
 
+    def prompts(self, seed: int = 0) -> Prompts:
+        """As the decoder takes them, each row with its random stream."""
+        keys = np.zeros(self.shape.batch, np.int64)
+        files, rows, samples = zip(*((k.file, k.row, k.sample) for k in self.keys), strict=True)
+        keys[: len(self.keys)] = stream_keys(seed, files, rows, samples)
+        return Prompts(self.shape, self.ids, self.lengths, keys, self.limits)
+
     def limit(self, row: int) -> int | None:
         return None if self.limits is None else int(self.limits[row])
 
@@ -92,7 +99,8 @@ class BatchDone:
     rows: tuple[TextRow, ...]
     tails: tuple[Tail, ...]
     curve: ActiveRows | None
-    seconds: float
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
 
 
 class ChunkRows:
@@ -128,7 +136,7 @@ class ChunkRows:
             tails = tuple(
                 Tail(key, batch.prompt(row), limit=batch.limit(row)) for row, key in enumerate(batch.keys)
             )
-            yield BatchDone(index, (), tails, None, 0.0)
+            yield BatchDone(index, (), tails, None)
 
     def tails(
         self, tails: Sequence[Tail], vllm: Vllm, alive: Callable[[], None] = lambda: None
@@ -148,10 +156,7 @@ class ChunkRows:
             self._taken[index] = batch
             if self._options.stop:
                 self._watches[index] = StopWatch(self._tokenizer, self._rule, len(batch.keys))
-            keys = np.zeros(batch.shape.batch, np.int64)
-            files, rows, samples = zip(*((k.file, k.row, k.sample) for k in batch.keys), strict=True)
-            keys[: len(batch.keys)] = stream_keys(self._options.seed, files, rows, samples)
-            yield Prompts(batch.shape, batch.ids, batch.lengths, keys, batch.limits)
+            yield batch.prompts(self._options.seed)
 
     def _done(self, index: int, batch: PromptBatch, result: Generated) -> BatchDone:
         self._watches.pop(index, None)
@@ -167,8 +172,8 @@ class ChunkRows:
                 rows.append(self._row(key, int(batch.lengths[row]), tokens, chances, finish, "static"))
         curve = result.curve
         self._policy.end(index, (*curve.active, curve.left))
-        seconds = result.prefill_seconds + result.decode_seconds
-        return BatchDone(index, tuple(rows), tuple(tails), curve, seconds)
+        times = result.prefill_seconds, result.decode_seconds
+        return BatchDone(index, tuple(rows), tuple(tails), curve, *times)
 
     def _row(
         self,

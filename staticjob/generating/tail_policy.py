@@ -39,14 +39,17 @@ class TailPolicy:
         self._times = StepTimes(self.batch, self.lanes)
         self._running: dict[int, _Running] = {}
 
+    def sends_rest(self) -> bool:
+        """Whether all rows that are not begun are to go to vLLM; asked first before anything is loaded."""
+        if self.engine != "auto":
+            return self.engine == "vllm"
+        decision = self._decide(None)
+        return decision is not None and decision.rest_to_vllm
+
     def begin(self, index: int, rows: int) -> bool:
         """Whether batch `index` of `rows` rows is run statically; if not, it and all after it go to vLLM."""
-        if self.engine == "vllm":
+        if self.sends_rest():
             return False
-        if self.engine == "auto":
-            decision = self._decide(None)
-            if decision is not None and decision.rest_to_vllm:
-                return False
         self.scope = replace(self.scope, rows_to_come=self.scope.rows_to_come - rows)
         self._running[index] = _Running(rows)
         return True
