@@ -9,9 +9,8 @@ import logging
 import time
 from collections.abc import Sequence
 
-from staticjob import dataset, storage
+from staticjob import dataset, storage, tasks
 from staticjob.clock import now
-from staticjob.engine.heads import output_fields
 from staticjob.errors import ConfigError, DataError
 from staticjob.layout import Output, Work
 from staticjob.merging.publish import output_schema
@@ -44,7 +43,7 @@ def load_plan(work: Work) -> Plan:
 def tokenize(work: Work, prepared: Prepared, splits: Sequence[str]) -> tuple[tuple[SplitStats, ...], int]:
     """Tokenize the named splits; return their statistics and how many were there before."""
     # Deferred: pyarrow and tokenizers, which a reused split does not need.
-    from staticjob.tokenizing import Encoder, load_encoder, tokenize_split
+    from staticjob.tokenizing import tokenize_split
 
     known = {split.id: split for split in prepared.splits}
     unknown = [name for name in splits if name not in known]
@@ -52,7 +51,7 @@ def tokenize(work: Work, prepared: Prepared, splits: Sequence[str]) -> tuple[tup
         raise ConfigError(f"split {unknown[0]}: not in this job, which has {len(known)} splits")
     stats: list[SplitStats] = []
     reused = 0
-    encoder: Encoder | None = None
+    encoder: tasks.RowEncoder | None = None
     for name in splits:
         before = storage.find_json(work.split(name), SplitStats)
         if before is not None:
@@ -61,7 +60,8 @@ def tokenize(work: Work, prepared: Prepared, splits: Sequence[str]) -> tuple[tup
             continue
         if encoder is None:
             model_dir = model_files.resolve_pinned(prepared.config.model, prepared.model)
-            encoder = load_encoder(prepared.config, model_dir, max_length(prepared.config, model_dir))
+            limit = max_length(prepared.config, model_dir)
+            encoder = tasks.module(prepared.config.task).encoder(prepared.config, model_dir, limit)
         stats.append(tokenize_split(work, prepared, known[name], encoder))
         log.info("split %s: %d rows, %d tokens", name, *split_size(stats[-1]))
     return tuple(stats), reused
@@ -97,7 +97,8 @@ def draft_plan(work: Work, prepared: Prepared, calibrate: bool = True) -> Plan:
     kept = dataset.kept_schema(schemas)
     config = prepared.config
     model_dir = model_files.resolve_pinned(config.model, prepared.model)
-    output_schema(kept, output_fields(config, model_dir))  # refuses a kept column named like a result
+    # Refuses a kept column named like a result.
+    output_schema(kept, tasks.module(config.task).fields(config, model_dir))
     past = history.read(config.output.history_uri) if config.output.history_uri else None
     known = past.rates if past and past.model_digest == prepared.model.digest else None
     target = target_of(config.model, known.device if known else None, past.device_memory if past else None)
@@ -127,9 +128,8 @@ def draft_plan(work: Work, prepared: Prepared, calibrate: bool = True) -> Plan:
     engine = StaticEngine(model_dir, config, shapes)
     # As a worker's start: imports count, though this process may have done some of them already.
     start = time.perf_counter() - began
-    rates = measure(engine, shapes)
-    best = ceilings(rates.device, rates.dtype)
-    return make(rates.model_copy(update={"ceilings": best, "start_seconds": start}))
+    rates = measure(engine, shapes, start)
+    return make(rates.model_copy(update={"ceilings": ceilings(rates.device, rates.dtype)}))
 
 
 def _split_stats(work: Work, split: str) -> SplitStats:

@@ -15,18 +15,18 @@ from staticjob.models.model_files import model_config
 def test_a_few_shapes_across_the_ladder_are_timed_and_no_more(tmp_path: Path) -> None:
     shapes = [Shape(length, 2) for length in range(8, 96, 8)]
     engine = StaticEngine(save("bert", tmp_path), job(), shapes)
-    rates = measure(engine, shapes)
+    rates = measure(engine, shapes, 2.5)
     lengths = [rate.length for rate in rates.shapes]
     assert len(lengths) == SHAPES
     assert {8, 88} <= set(lengths)
     assert all(rate.seconds > 0 and rate.batch == 2 for rate in rates.shapes)
     assert (rates.device, rates.dtype, rates.source) == ("cpu", "float32", "calibration")
-    assert rates.start_seconds > 0
+    assert rates.start_seconds == 2.5
 
 
 def test_one_shape_is_enough_to_calibrate(tmp_path: Path) -> None:
     engine = StaticEngine(save("bert", tmp_path), job(), [Shape(8, 2)])
-    assert [r.length for r in measure(engine, [Shape(8, 2)]).shapes] == [8]
+    assert [r.length for r in measure(engine, [Shape(8, 2)], 0.0).shapes] == [8]
 
 
 def test_ceilings_are_measured_on_the_device() -> None:

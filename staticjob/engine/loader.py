@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from staticjob.config import ModelConfig
 from staticjob.errors import ConfigError
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+# What readers of weights raise for bytes that are none.
+DAMAGED = (SafetensorError, pickle.UnpicklingError, EOFError)
 
 
 def resolve_device(model: ModelConfig) -> torch.device:
@@ -58,9 +62,14 @@ def load_model(
             trust_remote_code=model.trust_remote_code,
             use_safetensors=None if model.allow_pickle else True,
         )
+    except DAMAGED as error:
+        raise ConfigError(
+            f"model {model_dir}: its weights are damaged ({_shortened(error)}); "
+            "restore the files, then prepare the job again"
+        ) from None
     except (OSError, ValueError, ImportError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ConfigError(f"model {model_dir}: cannot be loaded: {reason}{_hint(model_dir, model)}") from None
+        hint = _hint(error, model_dir, model)
+        raise ConfigError(f"model {model_dir}: cannot be loaded: {_shortened(error)}{hint}") from None
     module: nn.Module = loaded.to(device).eval()
     return module.requires_grad_(False)
 
@@ -72,7 +81,15 @@ def encoder(model: Any) -> nn.Module:
     return module
 
 
-def _hint(model_dir: Path, model: ModelConfig) -> str:
+def _shortened(error: BaseException) -> str:
+    """The error on one line of bounded length."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _hint(error: BaseException, model_dir: Path, model: ModelConfig) -> str:
+    """Which field of the job permits what the model needs; empty where none does."""
+    if not model.trust_remote_code and "trust_remote_code" in str(error):
+        return "; the model brings code of its own (model.trust_remote_code: true runs it)"
     if not model.allow_pickle and not list(model_dir.glob("*.safetensors")):
         return "; there are no .safetensors files (model.allow_pickle: true permits other formats)"
     return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,11 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from staticjob import tasks
 from staticjob.config import JobConfig
 from staticjob.engine import attention, heap, loader
 from staticjob.engine.cuda_graphs import CudaGraphs
 from staticjob.engine.fusions import fuse
-from staticjob.engine.heads import HEADS, Field, HeadResult
+from staticjob.engine.heads import Field, HeadResult
 from staticjob.engine.lanes import Lanes, part_rows
 from staticjob.engine.shape import Shape
 from staticjob.engine.static_batch import StaticBatch
@@ -31,14 +31,13 @@ class StaticEngine:
     """
 
     def __init__(self, model_dir: Path, job: JobConfig, shapes: Sequence[Shape]) -> None:
-        started = time.perf_counter()
         self.config = model_config(model_dir)
         _check_positions(self.config, shapes, model_dir)
         self._torch_device = loader.resolve_device(job.model)
         dtype = loader.resolve_dtype(job.model, self._torch_device)
         self.device, self.dtype = str(self._torch_device), str(dtype).removeprefix("torch.")
         self._model_dir, self._job = model_dir, job
-        self._head = HEADS[job.task](job, model_dir)
+        self._head = tasks.module(job.task).head(job, model_dir)
         self._graphs = CudaGraphs() if self._torch_device.type == "cuda" else None
         if self._graphs is None:
             heap.keep_freed_memory()
@@ -51,7 +50,6 @@ class StaticEngine:
         # Largest first: an out-of-memory shows before any work is done.
         ordered = sorted(set(shapes), key=lambda s: (s.slots, s.length), reverse=True)
         self._batches = {shape: self._allocate(shape, self._lanes.count) for shape in ordered}
-        self.start_seconds = time.perf_counter() - started
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -60,8 +58,7 @@ class StaticEngine:
 
     def fields(self) -> list[Field]:
         """The head's output columns."""
-        fields: list[Field] = self._head.fields()
-        return fields
+        return self._head.fields()
 
     @property
     def versions(self) -> dict[str, str]:
