@@ -166,6 +166,18 @@ def test_a_temporary_disk_that_is_too_small_is_named_with_what_is_needed(
         Spool(2**50 // 64, [], tmp_path)
 
 
+def test_a_scratch_folder_that_takes_no_file_is_a_configuration_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = fabricate(tmp_path)
+    (tmp_path / "file").touch()
+    # Not a folder without write permission: tests may run as root, whom it does not stop.
+    for folder in (tmp_path / "none", tmp_path / "file", Path("/proc")):
+        monkeypatch.setenv(SCRATCH, str(folder))
+        with pytest.raises(ConfigError, match=rf"^STATICJOB_SCRATCH: {folder}: .*; name a folder that"):
+            merge_group(made.work, made.prepared, made.plan, made.group())
+
+
 def test_the_spool_has_no_name_so_that_a_killed_merge_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

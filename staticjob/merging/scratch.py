@@ -14,14 +14,29 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from staticjob.errors import InfrastructureError
+from staticjob.errors import ConfigError, InfrastructureError
 
 SCRATCH = "STATICJOB_SCRATCH"
+FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def scratch_folder() -> Path:
-    """Where spools lie: STATICJOB_SCRATCH, else the system's folder for temporary files."""
-    return Path(os.environ.get(SCRATCH) or tempfile.gettempdir())
+    """Where spools lie: STATICJOB_SCRATCH, else the system's folder for temporary files.
+
+    Raises ConfigError when no file can be made there.
+    """
+    named = os.environ.get(SCRATCH)
+    try:
+        folder = Path(named or tempfile.gettempdir())
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        if error.errno in FULL:
+            raise _disk_error(folder, 1, error) from None
+        raise ConfigError(
+            f"{SCRATCH}: {named or 'not set'}: no temporary file can be made there "
+            f"({error.strerror or error}); name a folder that exists and is writable"
+        ) from None
+    return folder
 
 
 class Mapped:
