@@ -17,6 +17,8 @@ import pytest
 from pydantic import BaseModel
 
 from staticjob import storage
+from staticjob.config import InputConfig
+from staticjob.dataset.discover import discover
 from staticjob.errors import ConfigError, DataError, InfrastructureError
 from staticjob.layout import join
 from staticjob.storage import local
@@ -327,6 +329,42 @@ def test_a_path_that_cannot_be_written_is_a_configuration_error(tmp_path: Path) 
     with pytest.raises(ConfigError, match=f"cannot write {tmp_path}/folder: Is a directory"):
         storage.put(f"{tmp_path}/folder", b"")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+WRITING = """
+import sys
+from staticjob import storage
+
+with storage.writer(sys.argv[1]) as file:
+    file.write(bytes(2_000_000))
+    print("writing", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_killed_writer_left_is_never_input_and_goes_when_its_folder_is_written_to_again(
+    tmp_path: Path,
+) -> None:
+    def start(name: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", WRITING, f"{tmp_path}/{name}"]
+        pipe = subprocess.PIPE
+        child = subprocess.Popen(command, cwd=Path(__file__).parent.parent, stdin=pipe, stdout=pipe)
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"writing\n"
+        return child
+
+    with start("killed.csv") as killed, start("alive.csv") as alive:
+        killed.kill()
+        killed.wait()
+        assert len(list(tmp_path.iterdir())) == 2
+        assert storage.list_objects(str(tmp_path)) == []
+        with pytest.raises(DataError, match="no data there"):
+            discover(InputConfig(uri=str(tmp_path), columns={"text": "text"}))
+        storage.put(f"{tmp_path}/other", b"x")
+        (hidden,) = tmp_path.glob(".*")
+        assert hidden.name.startswith(".alive.csv."), "a file being written stays"
+        alive.communicate(timeout=60)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["alive.csv", "other"]
 
 
 FORKING = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,12 +12,11 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from staticjob.errors import ConfigError, DataError, InfrastructureError, StaticJobError
 from staticjob.records import PinnedObject
+from staticjob.storage import unfinished
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# A file being written; never listed, as an upload in progress is not.
-UNFINISHED = ".staticjob-unfinished"
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 MISSING = {errno.ENOENT, errno.ENOTDIR}
 
@@ -33,7 +31,9 @@ def list_objects(uri: str) -> list[PinnedObject]:
         return [] if uri.endswith("/") else [named]
     # Spelled as the folder was: callers compare with what they joined to it (./out, file:///out).
     base = uri.rstrip("/")
-    names = sorted(f"{base}/{name}" for name in _walk(to_path(uri), uri) if not name.endswith(UNFINISHED))
+    names = sorted(
+        f"{base}/{name}" for name in _walk(to_path(uri), uri) if not name.endswith(unfinished.SUFFIX)
+    )
     return [item for item in map(head, names) if item]
 
 
@@ -132,7 +132,7 @@ class _File(io.FileIO):
     """A file whose failures are explained, and which is on the disk once it is closed."""
 
     def __init__(self, path: Path, uri: str) -> None:
-        super().__init__(path, "xb")
+        super().__init__(path, "wb")
         self._uri = uri
 
     def write(self, data: Buffer) -> int:
@@ -156,19 +156,21 @@ class _File(io.FileIO):
 def _unfinished(uri: str) -> Iterator[io.BufferedWriter[_File]]:
     """A hidden file beside the final one; removed in the end, unless it was renamed."""
     path = to_path(uri)
-    hidden = path.parent / f".{path.name[:100]}.{secrets.token_hex(6)}{UNFINISHED}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        raw = _File(hidden, uri)
+        hidden = unfinished.Hidden(path)
     except OSError as error:
         raise _explain(error, uri, "write") from error
-    file = io.BufferedWriter(raw, 1024 * 1024)
-    try:
-        yield file
-    finally:
-        with suppress(StaticJobError):  # closing flushes; a failure in there was raised before
-            file.close()
-        hidden.unlink(missing_ok=True)
+    with hidden:
+        try:
+            file = io.BufferedWriter(_File(hidden.path, uri), 1024 * 1024)
+        except OSError as error:
+            raise _explain(error, uri, "write") from error
+        try:
+            yield file
+        finally:
+            with suppress(StaticJobError):  # closing flushes; a failure in there was raised before
+                file.close()
 
 
 def _finish(file: io.BufferedWriter[_File]) -> None:
