@@ -142,7 +142,7 @@ class ChunkRun:
         self._tables: list[pa.Table] = []
         self._pending: list[pa.Table] = []
         self._pending_first = 0
-        self._done = 0
+        self._done = self._kept = 0
         self._rows_done = 0
         self._compute_seconds = 0.0
         self._started = time.perf_counter()
@@ -181,7 +181,7 @@ class ChunkRun:
             lengths = table["n_tokens"].to_numpy().astype(np.int32)
             for begin in range(0, len(lengths), chunk.batch):
                 self._ledger += batch_ledger(lengths[begin : begin + chunk.batch], chunk.length, chunk.batch)
-        self._done = self._pending_first = kept.batches
+        self._done = self._kept = self._pending_first = kept.batches
         self._reporter.kept(self._ledger, self._rows_done)
         self._write_progress()
         shape = Shape(chunk.length, chunk.batch)
@@ -295,6 +295,7 @@ class ChunkRun:
                 batches_done=self._done,
                 batches_total=self._chunk.batches,
                 rows_done=self._rows_done,
+                kept_batches=self._kept,
                 ledger=self._ledger,
                 seconds=time.perf_counter() - self._started,
                 heartbeat=now(),

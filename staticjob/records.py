@@ -330,6 +330,7 @@ class Progress(Record):
     batches_done: int
     batches_total: int
     rows_done: int
+    kept_batches: int = Field(default=0, description="of batches_done: kept from an earlier try")
     ledger: Ledger
     seconds: float
     heartbeat: str = Field(description="UTC time, ISO 8601")

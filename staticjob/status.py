@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import click
 
@@ -14,7 +14,18 @@ from staticjob import claim, storage
 from staticjob.errors import ConfigError
 from staticjob.layout import WORK_FOLDER, Output, Work
 from staticjob.merging.audit import row_statuses, too_many_errors
-from staticjob.records import Commit, Ledger, Plan, Prepared, Progress, RowError, Started, Status
+from staticjob.records import (
+    Commit,
+    Ledger,
+    PinnedObject,
+    Plan,
+    Prepared,
+    Progress,
+    Record,
+    RowError,
+    Started,
+    Status,
+)
 
 # A chunk whose heartbeat is older than this counts as waiting: its process is gone.
 SILENT_SECONDS = 60.0
@@ -22,6 +33,7 @@ READERS = 16
 
 State = Literal["prepared", "tokenizing", "planned", "running", "failed", "stopped", "merging", "done"]
 T = TypeVar("T")
+R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True)
@@ -114,24 +126,41 @@ def find_work(uri: str) -> Work:
     return output.work(held.fingerprint)
 
 
-def read_status(uri: str) -> JobStatus:
-    """Take a snapshot of the job at an output folder or a work prefix."""
+class Read(Protocol):
+    """Reads a stored record, given the object as it was listed."""
+
+    def __call__(self, source: PinnedObject, kind: type[R]) -> R: ...
+
+
+def read_object(source: PinnedObject, kind: type[R]) -> R:
+    """The record as it is stored now."""
+    return storage.read_json(source.uri, kind)
+
+
+def read_status(uri: str, read: Read = read_object) -> JobStatus:
+    """Take a snapshot of the job at an output folder or a work prefix.
+
+    read: for who looks again and again, and need not read again what has not changed. Raises
+    ConfigError where there is no job.
+    """
     work = find_work(uri)
-    prepared = storage.read_json(work.job, Prepared)
+    present = {obj.uri: obj for obj in storage.list_objects(work.uri + "/")}
+    if work.job not in present:
+        raise ConfigError(f"{work.uri}: this work prefix is gone; run the job again")
+    prepared = read(present[work.job], Prepared)
     output = Output(prepared.config.output.uri)
-    plan = storage.find_json(work.plan, Plan)
-    present = {obj.uri for obj in storage.list_objects(work.uri + "/")}
+    plan = read(present[work.plan], Plan) if work.plan in present else None
     splits_done = sum(1 for split in prepared.splits if work.split(split.id) in present)
     ids = [chunk.id for chunk in plan.chunks] if plan else []
     commits = _gather(
-        lambda c: storage.read_json(work.commit(c), Commit), [c for c in ids if work.commit(c) in present]
+        lambda c: read(present[work.commit(c)], Commit), [c for c in ids if work.commit(c) in present]
     )
     done = {commit.chunk for commit in commits}
     progress = _gather(
-        lambda c: storage.read_json(work.progress(c), Progress),
+        lambda c: read(present[work.progress(c)], Progress),
         [c for c in ids if c not in done and work.progress(c) in present],
     )
-    started = storage.read_json(work.started, Started).started if work.started in present else ""
+    started = read(present[work.started], Started).started if work.started in present else ""
     return JobStatus(
         work=work,
         prepared=prepared,
