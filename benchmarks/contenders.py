@@ -60,8 +60,8 @@ class _Static:
     """This engine; subclasses decide which rows share a batch."""
 
     def __init__(self, texts: list[str]) -> None:
+        from staticjob.encoding import load_tokenizer
         from staticjob.engine import StaticEngine
-        from staticjob.tokenizing import load_tokenizer
 
         self._tokenizer = load_tokenizer(model_dir())
         self._tokenizer.no_padding()

@@ -26,9 +26,9 @@ from contenders import CONTENDERS, CORES, LIMIT, model_dir
 from results import machine, versions, write_section
 from texts import docstrings, questions
 
+from staticjob.encoding import load_tokenizer
 from staticjob.engine import forward_flops
 from staticjob.models.model_files import model_config
-from staticjob.tokenizing import load_tokenizer
 
 HERE = Path(__file__).resolve().parent
 # The ratios this engine is to reach over each contender on the docstrings.

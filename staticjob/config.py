@@ -25,12 +25,11 @@ from pydantic import (
 from staticjob.errors import ConfigError
 from staticjob.explain import explain, nearest
 from staticjob.layout import history_uri
+from staticjob.tasks import TASKS
 from staticjob.uris import checked_uri
 
 Auto = Literal["auto"]
 Uri = Annotated[str, AfterValidator(checked_uri)]
-# Columns each task reads, by role: {role: required}.
-TASK_ROLES: dict[str, dict[str, bool]] = {"embed": {"text": True}}
 
 
 class Section(BaseModel):
@@ -189,15 +188,15 @@ class JobConfig(Section):
 
     @model_validator(mode="after")
     def _roles(self) -> JobConfig:
-        roles = TASK_ROLES[self.task]
+        task = TASKS[self.task]
         for role in self.input.columns:
-            if role not in roles:
+            if role not in task.roles:
                 raise ValueError(
-                    f"input.columns: task {self.task} has no role {role!r}{nearest(role, list(roles))}"
+                    f"input.columns: task {self.task} has no role {role!r}{nearest(role, task.roles)}"
                 )
-        for role, required in roles.items():
-            if required and role not in self.input.columns:
-                raise ValueError(f"input.columns: task {self.task} needs a column for {role!r}")
+        if not any(self.input.columns.keys() - task.optional == reads for reads in task.reads):
+            choices = " or ".join(" and ".join(map(repr, sorted(reads))) for reads in task.reads)
+            raise ValueError(f"input.columns: task {self.task} needs a column for {choices}")
         return self
 
 

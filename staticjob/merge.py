@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from staticjob import claim, dataset, storage
+from staticjob import claim, dataset, storage, tasks
 from staticjob.errors import DataError
 from staticjob.layout import Output, Work
 from staticjob.merging.gather import (
@@ -175,8 +175,7 @@ def _commit(work: Work, prepared: Prepared, group: MergeGroup, merged: MergeComm
 def _planned_heads(prepared: Prepared) -> list[pa.Field]:
     """The head columns from the model's files: the schema of an output without any result."""
     # Deferred: a merge with results needs no model.
-    from staticjob.engine.heads import output_fields
     from staticjob.models import model_files
 
-    fields: list[pa.Field] = output_fields(prepared.config, model_files.resolve(prepared.config.model))
-    return fields
+    config = prepared.config
+    return tasks.module(config.task).fields(config, model_files.resolve(config.model))

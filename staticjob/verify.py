@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import Field
 
-from staticjob import storage
+from staticjob import storage, tasks
 from staticjob.errors import DataError
 from staticjob.layout import Output, Work
 from staticjob.models import model_files
@@ -87,7 +87,6 @@ def verify(work: Work, prepared: Prepared, plan: Plan, rows: int, seed: int) -> 
     """
     # Deferred: torch.
     from staticjob.engine import Shape, StaticEngine
-    from staticjob.engine.heads import output_fields
 
     rng = np.random.default_rng(seed)
     samples = {
@@ -95,7 +94,7 @@ def verify(work: Work, prepared: Prepared, plan: Plan, rows: int, seed: int) -> 
         for (length, batch), picked in choose(plan, rows, rng).items()
     }
     model_dir = model_files.resolve_pinned(prepared.config.model, prepared.model)
-    heads = [f.name for f in output_fields(prepared.config, model_dir)]
+    heads = [f.name for f in tasks.module(prepared.config.task).fields(prepared.config, model_dir)]
     _read_published(prepared, [s for own in samples.values() for s in own], heads)
     shapes = [Shape(length, batch) for length, batch in samples]
     engine = StaticEngine(model_dir, prepared.config, shapes)

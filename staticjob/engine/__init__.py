@@ -3,7 +3,7 @@
     engine = StaticEngine(model_dir, job, shapes)     loads weights, allocates buffers
     engine.run(shape, ids, lengths, boundaries)       one rectangle in, one HeadResult out
 
-`heads.output_fields` and `flops` work without torch; the names below import it when first used.
+`heads` and `flops` work without torch; the names below import it when first used.
 """
 
 from __future__ import annotations
