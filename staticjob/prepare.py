@@ -17,11 +17,11 @@ import yaml
 from staticjob import __version__, claim, dataset, storage
 from staticjob.clock import now
 from staticjob.config import JobConfig
+from staticjob.encoding import require_tokenizer
 from staticjob.errors import ConfigError
 from staticjob.layout import Output, Work
 from staticjob.models import model_files
 from staticjob.records import InputFile, ModelFiles, Prepared, Started
-from staticjob.tokenizing import require_tokenizer
 
 # Raised whenever the engine's arithmetic changes: results of two revisions are never mixed.
 ENGINE_REVISION = 1
