@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from staticjob import __version__, storage
 from staticjob.clock import now
 from staticjob.engine.shape import Shape
 from staticjob.errors import StaticJobError, Stopped
 from staticjob.layout import Work
+from staticjob.ledger import Ledger, batch_ledger
 from staticjob.planning.device import peak_resident
-from staticjob.records import Ceilings, Chunk, Commit, InputFile, Ledger, Progress, RowError, Status
+from staticjob.records import Ceilings, Chunk, Commit, InputFile, Progress, RowError, Status
 from staticjob.running import results
 from staticjob.running.assemble import HostBatch, batches, prefetched
 from staticjob.running.progress import Reporter
@@ -47,18 +47,6 @@ FLUSH_ROWS = 65_536
 FIRST_ERRORS = 10
 State = Literal["running", "done", "failed", "stopped"]
 FLUSH_NAME = re.compile(r"flush-(\d+)-(\d+)\.arrow$")
-
-
-def batch_ledger(lengths: NDArray[np.int32], length: int, batch: int) -> Ledger:
-    """Account for one rectangle [batch, length] whose real rows have these token counts [n]."""
-    useful = int(lengths.sum())
-    n = len(lengths)
-    return Ledger(
-        useful=useful,
-        padding=n * length - useful,
-        dummy=(batch - n) * length,
-        slots=batch * length,
-    )
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from staticjob import storage
 from staticjob.clock import now
 from staticjob.errors import DataError
 from staticjob.layout import Output
-from staticjob.records import Record
+from staticjob.record import Record
 
 
 class ClaimRecord(Record):

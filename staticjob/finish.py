@@ -12,11 +12,12 @@ from staticjob import __version__, claim, storage
 from staticjob.clock import now
 from staticjob.errors import DataError
 from staticjob.layout import Output, Work
+from staticjob.ledger import Ledger
 from staticjob.merge import displaced
 from staticjob.merging.audit import audit, check_error_rate, too_many_errors
 from staticjob.merging.gather import LOOKUPS_AHEAD, in_order, read_commits
 from staticjob.planning.rates import measured_rates
-from staticjob.records import Commit, Ledger, Manifest, MergeCommit, MergeGroup, Plan, Prepared, Status
+from staticjob.records import Commit, Manifest, MergeCommit, MergeGroup, Plan, Prepared, Status
 
 log = logging.getLogger(__name__)
 

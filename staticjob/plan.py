@@ -12,23 +12,13 @@ from typing import Any
 
 from staticjob.config import BatchingConfig
 from staticjob.ladder import Fill, choose_rungs, fill_rungs
+from staticjob.ledger import Ledger
 from staticjob.memory import BEST_BUDGETS, Held, Target, fit_budget, predict
 from staticjob.planning.cutting import cut_chunks
 from staticjob.planning.dimensions import Dimensions
 from staticjob.planning.forecast import assumed_rates, chunk_seconds, forecast, rung_cost_slots
 from staticjob.planning.grouping import group_files, pack_chunks
-from staticjob.records import (
-    Chunk,
-    Ledger,
-    Orders,
-    Plan,
-    Prepared,
-    Rates,
-    RowError,
-    Rung,
-    SplitStats,
-    Status,
-)
+from staticjob.records import Chunk, Orders, Plan, Prepared, Rates, RowError, Rung, SplitStats, Status
 from staticjob.terminal.units import plural
 
 # Chunks wanted over the whole job, unless they get too small or too large to be worth a commit.

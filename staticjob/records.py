@@ -12,15 +12,12 @@ from enum import StrEnum
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
 from staticjob.config import JobConfig
-
-
-class Record(BaseModel):
-    """Immutable, and strict about unknown fields: a stored object of another version is refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+from staticjob.generating.outcome import Outcome
+from staticjob.ledger import Ledger
+from staticjob.record import Record
 
 
 class Status(StrEnum):
@@ -147,36 +144,6 @@ class SplitStats(Record):
     )
     first_errors: tuple[RowError, ...] = ()
     seconds: float
-
-
-class Ledger(Record):
-    """Every computed slot, by what it was paid for. `slots` is always the sum of the others."""
-
-    useful: int = 0
-    padding: int = 0
-    dummy: int = 0
-    finished: int = Field(default=0, description="decode slots of rows that had already ended")
-    slots: int = 0
-
-    @model_validator(mode="after")
-    def _sums(self) -> Ledger:
-        if self.useful + self.padding + self.dummy + self.finished != self.slots:
-            raise ValueError(f"ledger does not sum: {self!r}")
-        return self
-
-    def __add__(self, other: Ledger) -> Ledger:
-        return Ledger(
-            useful=self.useful + other.useful,
-            padding=self.padding + other.padding,
-            dummy=self.dummy + other.dummy,
-            finished=self.finished + other.finished,
-            slots=self.slots + other.slots,
-        )
-
-    @property
-    def useful_share(self) -> float:
-        """Useful over computed slots; 1.0 for an empty ledger (nothing was wasted)."""
-        return self.useful / self.slots if self.slots else 1.0
 
 
 class Rung(Record):
@@ -371,6 +338,7 @@ class Commit(Record):
     ceilings: Ceilings | None = Field(default=None, description="of the worker's device, if it measured them")
     worker: str
     versions: dict[str, str]
+    generation: Outcome | None = Field(default=None, description="of a chunk that generates")
     finished: str
 
 

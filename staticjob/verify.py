@@ -22,7 +22,8 @@ from staticjob import storage, tasks
 from staticjob.errors import DataError
 from staticjob.layout import Output, Work
 from staticjob.models import model_files
-from staticjob.records import WITH_RESULT, Chunk, Plan, Prepared, Record
+from staticjob.record import Record
+from staticjob.records import WITH_RESULT, Chunk, Plan, Prepared
 from staticjob.running.parts import read_ids, read_rows
 from staticjob.running.results import vectors
 

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from staticjob import claim, dataset, storage
 from staticjob.config import validate_job
 from staticjob.layout import Output, Work, join
+from staticjob.ledger import Ledger
 from staticjob.records import (
     ROW_DTYPE,
     Chunk,
@@ -25,7 +26,6 @@ from staticjob.records import (
     FileSlice,
     Forecast,
     InputFile,
-    Ledger,
     MemoryPlan,
     MergeGroup,
     ModelFiles,

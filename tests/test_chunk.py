@@ -13,11 +13,12 @@ import pytest
 
 from staticjob import chunk as chunk_module
 from staticjob import storage
-from staticjob.chunk import ChunkRun, Worker, batch_ledger, read_kept
+from staticjob.chunk import ChunkRun, Worker, read_kept
 from staticjob.engine import HeadResult, Shape, StaticEngine
 from staticjob.errors import InfrastructureError, Stopped
+from staticjob.ledger import Ledger, batch_ledger
 from staticjob.models import model_files
-from staticjob.records import Chunk, Commit, Ledger, Progress
+from staticjob.records import Chunk, Commit, Progress
 from staticjob.running import results
 from staticjob.running.assemble import batches
 from staticjob.running.progress import Reporter

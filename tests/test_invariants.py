@@ -28,10 +28,11 @@ from staticjob.config import JobConfig, ModelConfig
 from staticjob.engine import StaticEngine
 from staticjob.errors import ConfigError, DataError
 from staticjob.layout import Output
+from staticjob.ledger import Ledger
 from staticjob.local_run import Outcome, run_job
 from staticjob.merge import merge_group
 from staticjob.models import model_files
-from staticjob.records import Commit, Ledger, Plan, Status
+from staticjob.records import Commit, Plan, Status
 from staticjob.running import results
 from staticjob.storage import local
 from staticjob.verify import verify

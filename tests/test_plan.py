@@ -14,9 +14,10 @@ from planning import RATES, docstring_lengths, job, planned, split
 
 from staticjob.config import JobConfig
 from staticjob.errors import ConfigError
+from staticjob.ledger import Ledger
 from staticjob.plan import pack_name, sorted_slots
 from staticjob.planning.forecast import chunk_seconds
-from staticjob.records import Ledger, PartStats, Plan, SplitStats
+from staticjob.records import PartStats, Plan, SplitStats
 
 
 def check(plan: Plan, splits: list[SplitStats]) -> None:

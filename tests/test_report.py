@@ -11,7 +11,8 @@ from planning import MODEL_CONFIG, RATES, job, planned, prepared, split
 from rich.console import Console
 
 from staticjob.engine.flops import forward_flops
-from staticjob.records import Ceilings, Chunk, Commit, Ledger, Plan, RowError, SplitStats, Status
+from staticjob.ledger import Ledger
+from staticjob.records import Ceilings, Chunk, Commit, Plan, RowError, SplitStats, Status
 from staticjob.report import Report, build, render_html
 from staticjob.terminal.show import show_plan
 

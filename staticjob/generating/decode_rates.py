@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from staticjob.records import Record
+from staticjob.record import Record
 
 # What vLLM is assumed to do before anything was measured: as fast as a full static step, half of it
 # for the weights that every step reads and half for the rows. Start-up on a CPU was measured at about a

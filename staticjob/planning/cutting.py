@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from staticjob.ladder import Fill
-from staticjob.records import Chunk, Ledger, PartStats, Span
+from staticjob.ledger import Ledger
+from staticjob.records import Chunk, PartStats, Span
 
 Ints = npt.NDArray[np.int64]
 

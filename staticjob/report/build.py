@@ -9,9 +9,10 @@ from typing import Any
 import yaml
 
 from staticjob.engine.flops import forward_bytes, forward_flops
+from staticjob.ledger import Ledger
 from staticjob.memory import DTYPE_BYTES
 from staticjob.planning.forecast import seconds_per_slot
-from staticjob.records import Ceilings, Commit, Ledger, Plan, Prepared, RowError, Rung, Status
+from staticjob.records import Ceilings, Commit, Plan, Prepared, RowError, Rung, Status
 from staticjob.report.data import CostReport, MemoryReport, Report, RunAgain, RungReport, TimeReport
 
 SHOWN_ERRORS = 20

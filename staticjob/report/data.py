@@ -6,15 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from staticjob.records import (
-    Ceilings,
-    Ledger,
-    MemoryTerm,
-    Orders,
-    Record,
-    RowError,
-    Status,
-)
+from staticjob.ledger import Ledger
+from staticjob.record import Record
+from staticjob.records import Ceilings, MemoryTerm, Orders, RowError, Status
 
 
 class RungReport(Record):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from staticjob.records import Ledger
+from staticjob.ledger import Ledger
 from staticjob.report.data import Report, RungReport
 from staticjob.report.pictures import Piece, stack
 from staticjob.terminal.units import count, duration, money, plural, size

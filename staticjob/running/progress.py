@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from staticjob.records import Commit, Ledger, Plan
+from staticjob.ledger import Ledger
+from staticjob.records import Commit, Plan
 
 log = logging.getLogger(__name__)
 

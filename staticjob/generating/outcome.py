@@ -1,0 +1,113 @@
+"""What a chunk that generates leaves beside its texts: active rows, handovers, decisions, measured rates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import Field
+
+from staticjob.generating.decode_rates import StaticRates, VllmRates
+from staticjob.ledger import Ledger, decode_ledger
+from staticjob.policy import Decision
+from staticjob.record import Record
+
+
+class BatchCurve(Record):
+    """One static batch: `active[t]` of its `rows` rows were unfinished when decode pass t began.
+
+    A row of n tokens is active in the first n - 1 passes: its first token comes out of the prefill.
+    """
+
+    index: int
+    sample: int = Field(description="which sample of its rows, from 0")
+    rows: int
+    batch: int
+    prompt_tokens: int
+    active: tuple[int, ...]
+    left: int = Field(default=0, description="rows handed over after the last pass")
+    prefill_seconds: float
+    decode_seconds: float
+
+    @property
+    def steps(self) -> int:
+        return len(self.active)
+
+    def prompts(self, length: int) -> Ledger:
+        """Slots of its prefill at rung `length`."""
+        padding = self.rows * length - self.prompt_tokens
+        dummy = (self.batch - self.rows) * length
+        slots = self.batch * length
+        return Ledger(useful=self.prompt_tokens, padding=padding, dummy=dummy, slots=slots)
+
+    def decode(self) -> Ledger:
+        return decode_ledger(self.rows, self.batch, self.steps, sum(self.active))
+
+
+class Curve(Record):
+    """Batches added up, step by step."""
+
+    rows: int
+    slots: int = Field(description="decode slots computed: finished and dummy rows count too")
+    active: tuple[int, ...]
+    handovers: dict[int, int] = Field(description="decode step: rows that left for vLLM before it")
+
+    @property
+    def area(self) -> float:
+        """Useful share of the decode slots; 1.0 where nothing was decoded."""
+        return sum(self.active) / self.slots if self.slots else 1.0
+
+    @property
+    def half_step(self) -> int | None:
+        """First step at which at most half of the rows were active; None when that was not reached."""
+        return next((t for t, count in enumerate(self.active) if count <= self.rows / 2), None)
+
+    @classmethod
+    def of(cls, batches: Sequence[BatchCurve]) -> Curve:
+        active = np.zeros(max((b.steps for b in batches), default=0), np.int64)
+        handovers: dict[int, int] = {}
+        for batch in batches:
+            active[: batch.steps] += np.asarray(batch.active, np.int64)
+            if batch.left:
+                handovers[batch.steps] = handovers.get(batch.steps, 0) + batch.left
+        return cls(
+            rows=sum(b.rows for b in batches),
+            slots=sum(b.batch * b.steps for b in batches),
+            active=tuple(active.tolist()),
+            handovers=dict(sorted(handovers.items())),
+        )
+
+    def __add__(self, other: Curve) -> Curve:
+        longer, shorter = sorted((self.active, other.active), key=len, reverse=True)
+        steps = {*self.handovers, *other.handovers}
+        return Curve(
+            rows=self.rows + other.rows,
+            slots=self.slots + other.slots,
+            active=tuple(a + (shorter[t] if t < len(shorter) else 0) for t, a in enumerate(longer)),
+            handovers={t: self.handovers.get(t, 0) + other.handovers.get(t, 0) for t in sorted(steps)},
+        )
+
+
+class VllmWork(Record):
+    """What vLLM did for a chunk. It pads nothing, but computes a tail's tokens so far again."""
+
+    tails: int = Field(default=0, description="rows that began in the static engine")
+    rows: int = Field(default=0, description="rows it ran from their prompt on")
+    prefilled: int = Field(default=0, description="tokens of the prompts, and of the tails so far")
+    generated: int = 0
+    seconds: float = 0.0
+    start_seconds: float = Field(default=0.0, description="charged to the first chunk of a process")
+
+
+class Outcome(Record):
+    """Generation in one committed chunk."""
+
+    prompts: Ledger = Field(description="slots of the static prefills")
+    decode: Ledger = Field(description="slots of the static decode passes")
+    curve: Curve
+    vllm: VllmWork
+    finish: dict[str, int] = Field(description="samples by reason: stop, length or error")
+    lengths: dict[int, int] = Field(description="tokens generated: samples that ended there")
+    decisions: tuple[Decision, ...]
+    static_rates: StaticRates | None
+    vllm_rates: VllmRates | None
