@@ -144,6 +144,44 @@ class EmbedConfig(Section):
     )
 
 
+class HandoverConfig(Section):
+    """When rows leave the static engine for vLLM."""
+
+    least_gain: float = Field(
+        default=0.05, ge=0, lt=1, description="forecast saving, of the time left, worth a change of engine"
+    )
+
+
+class GenerateConfig(Section):
+    """Options of the task `generate`. Temperature 0 is greedy."""
+
+    max_new_tokens: int = Field(gt=0, description="tokens a row may generate, its end token included")
+    min_new_tokens: int = Field(default=0, ge=0, description="tokens before a row may end")
+    temperature: float = Field(default=0.0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1, description="1 filters nothing")
+    top_k: int = Field(default=0, ge=0, description="0 filters nothing")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="of every row's own random stream")
+    n: int = Field(default=1, ge=1, le=1024, description="samples of every row; above 1, columns hold lists")
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        default=(), description="strings that end a text; they are cut from it"
+    )
+    stop_token_ids: tuple[int, ...] = Field(
+        default=(), description="tokens that end a text, like the model's own"
+    )
+    ignore_eos: bool = Field(default=False, description="go on after the model's own end token")
+    logprobs: bool = Field(default=False, description="output column token_logprobs")
+    token_ids: bool = Field(default=False, description="output column token_ids")
+    handover: HandoverConfig = HandoverConfig()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> GenerateConfig:
+        if self.min_new_tokens > self.max_new_tokens:
+            raise ValueError("min_new_tokens is more than max_new_tokens")
+        if self.n > 1 and not self.temperature:
+            raise ValueError("n samples at temperature 0 are all the same; set temperature or leave n at 1")
+        return self
+
+
 class CostConfig(Section):
     """Prices for the forecast and the report."""
 
@@ -170,14 +208,18 @@ class JobConfig(Section):
     """A validated job: what is read, what is computed, what is written, and its price."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=200)
-    task: Literal["embed"] = "embed"
-    engine: Literal["auto", "static"] = Field(default="auto", description="which engine runs the rows")
+    task: Literal["embed", "generate"] = "embed"
+    engine: Literal["auto", "static", "vllm"] = Field(
+        default="auto",
+        description="which engine runs the rows; vllm only generates; auto decides by forecast",
+    )
     model: ModelConfig
     input: InputConfig
     output: OutputConfig
     batching: BatchingConfig = BatchingConfig()
     limits: LimitsConfig = LimitsConfig()
     embed: EmbedConfig = EmbedConfig()
+    generate: GenerateConfig | None = Field(default=None, description="required by the task generate")
     cost: CostConfig = CostConfig()
     airflow: AirflowConfig | None = None
 
@@ -197,6 +239,15 @@ class JobConfig(Section):
         if not any(self.input.columns.keys() - task.optional == reads for reads in task.reads):
             choices = " or ".join(" and ".join(map(repr, sorted(reads))) for reads in task.reads)
             raise ValueError(f"input.columns: task {self.task} needs a column for {choices}")
+        return self
+
+    @model_validator(mode="after")
+    def _generation(self) -> JobConfig:
+        generates = TASKS[self.task].generates
+        if generates and self.generate is None:
+            raise ValueError(f"generate: task {self.task} needs this section, with max_new_tokens")
+        if not generates and self.engine == "vllm":
+            raise ValueError(f"engine: task {self.task} runs in the static engine; leave engine at auto")
         return self
 
 

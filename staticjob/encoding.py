@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from staticjob.config import LimitsConfig
 from staticjob.errors import ConfigError
@@ -90,9 +90,19 @@ class Encoded:
 class TextEncoder:
     """The role `text` to ids within the job's limits."""
 
-    def __init__(self, tokenizer: Tokenizer, max_length: int, limits: LimitsConfig) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        max_length: int,
+        limits: LimitsConfig,
+        *,
+        special: bool = True,
+        keep: Literal["start", "end"] = "start",
+    ) -> None:
+        """`special`: whether the tokenizer adds its special tokens; `keep`: what is left of a longer text."""
         self._tokenizer = tokenizer
-        self._special = tokenizer.num_special_tokens_to_add(is_pair=False)
+        self._adds_special, self._keep = special, keep
+        self._special = tokenizer.num_special_tokens_to_add(is_pair=False) if special else 0
         if max_length <= self._special:
             raise ConfigError(
                 f"limits.max_length: {max_length} leaves no room beside the tokenizer's "
@@ -101,7 +111,7 @@ class TextEncoder:
         self.max_length = max_length
         self._limits = limits
         self._room = max_length - self._special
-        tokenizer.enable_truncation(max_length)
+        tokenizer.enable_truncation(max_length, direction="right" if keep == "start" else "left")
 
     def encode(self, columns: Mapping[str, Sequence[Any]]) -> list[Encoded]:
         """One outcome per row, in order."""
@@ -115,10 +125,11 @@ class TextEncoder:
             for text in texts
         ]
         reach = max(1024, self.max_length * CHARS_PER_TOKEN)
-        cut = [_cut(texts[i] or "", reach) for i in present]
-        for i, prefix, encoding in zip(present, cut, self._tokenizer.encode_batch_fast(cut), strict=True):
+        cut = [_cut(texts[i] or "", reach, self._keep) for i in present]
+        encodings = self._tokenizer.encode_batch_fast(cut, add_special_tokens=self._adds_special)
+        for i, piece, encoding in zip(present, cut, encodings, strict=True):
             text = texts[i] or ""
-            if len(prefix) < len(text) and not self._overfull(encoding):
+            if len(piece) < len(text) and not self._overfull(encoding):
                 encoding = self._encode_longer(text, reach)
             outcomes[i] = self._outcome(encoding)
         return outcomes
@@ -128,12 +139,12 @@ class TextEncoder:
         return sum(len(e.ids) - self._special for e in encoding.overflowing) >= CUT_MARGIN
 
     def _encode_longer(self, text: str, reach: int) -> Encoding:
-        """Encode ever longer prefixes until the limit is passed or the text is whole."""
+        """Encode ever longer pieces until the limit is passed or the text is whole."""
         while True:
             reach *= 4
-            prefix = _cut(text, reach)
-            encoding: Encoding = self._tokenizer.encode(prefix)
-            if len(prefix) == len(text) or self._overfull(encoding):
+            piece = _cut(text, reach, self._keep)
+            encoding: Encoding = self._tokenizer.encode(piece, add_special_tokens=self._adds_special)
+            if len(piece) == len(text) or self._overfull(encoding):
                 return encoding
 
     def _outcome(self, encoding: Encoding) -> Encoded:
@@ -147,9 +158,12 @@ class TextEncoder:
         return Encoded(ids, Status.TRUNCATED, f"cut to {self.max_length} tokens")
 
 
-def _cut(text: str, reach: int) -> str:
-    """At most about `reach` characters, ending before a space where one is near."""
+def _cut(text: str, reach: int, keep: Literal["start", "end"]) -> str:
+    """At most about `reach` characters of its start or end, cut before a space where one is near."""
     if len(text) <= reach:
         return text
+    if keep == "end":
+        space = text.find(" ", len(text) - reach, len(text) - reach + 256)
+        return text[space if space > 0 else len(text) - reach :]
     space = text.rfind(" ", reach - 256, reach)
     return text[: space if space > 0 else reach]
