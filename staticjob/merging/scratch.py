@@ -68,7 +68,7 @@ class Mapped:
 
 
 class Heap:
-    """Append-only text on disk; entry k is the k-th non-null value that was added."""
+    """Append-only values of any length on disk; entry k is the k-th non-null value that was added."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -81,21 +81,21 @@ class Heap:
         self._sealed: pa.Array | None = None
 
     def add(self, array: pa.Array) -> NDArray[np.int64]:
-        """Store the values; returns their numbers [n], from 1 on, 0 for null."""
+        """Store the values, large_binary; returns their numbers [n], from 1 on, 0 for null."""
         present = array.is_valid().to_numpy(zero_copy_only=False)
-        values = array.drop_null().cast(pa.large_string())
+        values = array.drop_null()
         numbers = np.zeros(len(array), dtype=np.int64)
         numbers[present] = np.arange(self._count + 1, self._count + 1 + len(values))
         if len(values):
             _, offsets_buffer, data = values.buffers()
             offsets = np.frombuffer(offsets_buffer, np.int64)[values.offset : values.offset + len(values) + 1]
-            text = data.slice(offsets[0], offsets[-1] - offsets[0]) if data is not None else b""
+            written = data.slice(offsets[0], offsets[-1] - offsets[0]) if data is not None else b""
             ends = offsets[1:] - offsets[0] + self._bytes
             try:
-                self._data.write(text)
+                self._data.write(written)
                 self._ends.write(ends.tobytes())
             except OSError as error:
-                raise _disk_error(self._folder, len(text) + ends.nbytes, error) from None
+                raise _disk_error(self._folder, len(written) + ends.nbytes, error) from None
             self._bytes = int(ends[-1])
             self._count += len(values)
         return numbers
@@ -107,10 +107,10 @@ class Heap:
         ends = mmap.mmap(self._ends.fileno(), 0)
         self._map = mmap.mmap(self._data.fileno(), 0) if self._bytes else None
         data = pa.py_buffer(self._map or b"")
-        self._sealed = pa.LargeStringArray.from_buffers(self._count, pa.py_buffer(ends), data)
+        self._sealed = pa.Array.from_buffers(pa.large_binary(), self._count, [None, pa.py_buffer(ends), data])
 
     def take(self, numbers: NDArray[np.int64]) -> pa.Array:
-        """The entries with these numbers [n] as large_string, null for 0."""
+        """The entries with these numbers [n] as large_binary, null for 0."""
         assert self._sealed is not None, "seal() comes first"
         found: pa.Array = self._sealed.take(pa.array(numbers - 1, mask=numbers == 0))
         if self._map is not None:

@@ -2,8 +2,8 @@
 
 Results arrive in the order of token counts and leave in the order of the input. Each row has
 one fixed-width record in a memory-mapped temporary file, so that bringing it into place
-touches one page; pages are given back as soon as they are written or read. Text of any length
-lies end to end in a `Heap`, and the record holds its number there.
+touches one page; pages are given back as soon as they are written or read. Text and lists of any
+length lie end to end in a `Heap`, and the record holds their number there.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from staticjob.merging.cells import from_bytes, is_variable, to_bytes
 from staticjob.merging.scratch import Heap, Mapped
 from staticjob.records import WITH_RESULT, Status
 from staticjob.running.results import vectors
@@ -45,8 +46,8 @@ class Coverage:
 class Spool:
     """Result columns of `rows` rows, written in any order and read back by position.
 
-    heads: the task's own columns; fixed-size lists and numbers lie in the record, strings in a
-        heap. They are null for rows whose status carries no result.
+    heads: the task's own columns; fixed-size lists and numbers lie in the record, strings and lists
+        of any length in a heap. They are null for rows whose status carries no result.
     """
 
     def __init__(self, rows: int, heads: Sequence[pa.Field], folder: Path) -> None:
@@ -57,8 +58,8 @@ class Spool:
         self._records = self._file.array(self._dtype, rows)
         self._seen_file = Mapped(folder, rows)
         self._seen = self._seen_file.array(np.dtype(np.uint8), rows)
-        texts = ["reason", *(f.name for f in heads if _is_text(f.type))]
-        self._heaps = {name: Heap(folder) for name in texts}
+        variable = ["reason", *(f.name for f in heads if is_variable(f.type))]
+        self._heaps = {name: Heap(folder) for name in variable}
         self._engines: list[str] = []
         self._lot: list[tuple[NDArray[np.int64], NDArray[np.void]]] = []
         self._lot_bytes = 0
@@ -74,7 +75,7 @@ class Spool:
         names = set(batch.schema.names)
         records["status"] = pc.index_in(batch["status"], pa.array(STATUSES)).to_numpy()
         records["n_tokens"] = batch["n_tokens"].to_numpy()
-        records["reason"] = self._heaps["reason"].add(batch["reason"])
+        records["reason"] = self._heaps["reason"].add(to_bytes(batch["reason"]))
         if "rung" in names:
             records["rung"] = batch["rung"].fill_null(0).to_numpy()
             records["engine"] = self._engine_codes(batch["engine"])
@@ -112,7 +113,7 @@ class Spool:
         with_result = np.isin(records["status"], [STATUSES.index(s.value) for s in WITH_RESULT])
         columns = {f.name: self._head_array(f, records[f.name], ~with_result) for f in self._heads}
         columns["status"] = _decode(records["status"], STATUSES)
-        columns["reason"] = self._heaps["reason"].take(records["reason"]).cast(pa.string())
+        columns["reason"] = from_bytes(self._heaps["reason"].take(records["reason"]), pa.string())
         columns["n_tokens"] = pa.array(records["n_tokens"])
         columns["engine"] = _decode(records["engine"], (None, *self._engines))
         columns["rung"] = pa.array(records["rung"], mask=records["rung"] == 0)
@@ -159,31 +160,27 @@ class Spool:
         return (numbers + 1).astype(np.uint8)
 
     def _head_values(self, field: pa.Field, column: pa.Array) -> NDArray[Any]:
-        if _is_text(field.type):
-            return self._heaps[field.name].add(column)
+        if is_variable(field.type):
+            return self._heaps[field.name].add(to_bytes(column))
         if pa.types.is_fixed_size_list(field.type):
             return vectors(column)
         values: NDArray[Any] = column.fill_null(0).to_numpy(zero_copy_only=False)
         return values
 
     def _head_array(self, field: pa.Field, values: NDArray[Any], null: NDArray[np.bool_]) -> pa.Array:
-        if _is_text(field.type):
-            return self._heaps[field.name].take(np.where(null, 0, values)).cast(field.type)
+        if is_variable(field.type):
+            return from_bytes(self._heaps[field.name].take(np.where(null, 0, values)), field.type)
         if pa.types.is_fixed_size_list(field.type):
             flat = pa.array(np.ascontiguousarray(values).reshape(-1))
             return pa.FixedSizeListArray.from_arrays(flat, type=field.type, mask=pa.array(null))
         return pa.array(np.ascontiguousarray(values), type=field.type, mask=null)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
 def _record_dtype(heads: Sequence[pa.Field]) -> np.dtype[Any]:
     """One row's record, padded to 8 bytes. Raises TypeError for a head column that has no place in it."""
     fields: list[tuple[Any, ...]] = [("reason", "<i8")]
     for field in heads:
-        if _is_text(field.type):
+        if is_variable(field.type):
             fields.append((field.name, "<i8"))
         elif pa.types.is_fixed_size_list(field.type):
             fields.append((field.name, field.type.value_type.to_pandas_dtype(), (field.type.list_size,)))
