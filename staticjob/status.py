@@ -8,24 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
-import click
-
 from staticjob import claim, storage
 from staticjob.errors import ConfigError
 from staticjob.layout import WORK_FOLDER, Output, Work
+from staticjob.ledger import Ledger
 from staticjob.merging.audit import row_statuses, too_many_errors
-from staticjob.records import (
-    Commit,
-    Ledger,
-    PinnedObject,
-    Plan,
-    Prepared,
-    Progress,
-    Record,
-    RowError,
-    Started,
-    Status,
-)
+from staticjob.record import Record
+from staticjob.records import Commit, PinnedObject, Plan, Prepared, Progress, RowError, Started, Status
 
 # A chunk whose heartbeat is older than this counts as waiting: its process is gone.
 SILENT_SECONDS = 60.0
@@ -200,25 +189,3 @@ def _state(
     if any(p.state == "stopped" for p in progress):
         return "stopped"
     return "running" if commits else "planned"
-
-
-def show_status(status: JobStatus) -> None:
-    """Print a snapshot for people."""
-    payload = status.payload()
-    chunks, rows = payload["chunks"], payload["rows"]
-    click.echo(f"{payload['job']}: {payload['state']}")
-    click.echo(f"  output  {payload['output']}")
-    click.echo(f"  work    {payload['work']}")
-    click.echo(f"  splits  {payload['splits']['done']} of {payload['splits']['total']} tokenized")
-    if status.plan:
-        kept, running = chunks["reused"], chunks["running"]
-        click.echo(f"  chunks  {chunks['done']} of {chunks['total']} done ({kept} kept), {running} running")
-        click.echo(f"  rows    {rows['done']} of {rows['total']} computed")
-        paid = status.ledger
-        click.echo(
-            f"  slots   {paid.slots} of {status.plan.ledger.slots} paid, {paid.useful_share:.1%} useful"
-        )
-    for line in payload["trouble"]:
-        click.echo(f"  trouble {line}")
-    for error in status.first_errors():
-        click.echo(f"  row     {error.file} row {error.row}: {error.status}: {error.reason}")

@@ -9,10 +9,12 @@ import pytest
 
 from staticjob import storage
 from staticjob.errors import ConfigError, DataError
+from staticjob.ledger import Ledger
 from staticjob.local_run import run_job
 from staticjob.prepare import prepare
-from staticjob.records import Ledger, Progress
-from staticjob.status import SILENT_SECONDS, find_work, read_status, show_status
+from staticjob.records import Progress
+from staticjob.status import SILENT_SECONDS, find_work, read_status
+from staticjob.terminal.progress import show_status
 from tests.jobs import Planned, job, planned, texts, write_input
 
 

@@ -1,0 +1,44 @@
+"""What several commands take: a job file with its overrides, or a work URI."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from staticjob.config import JobConfig
+    from staticjob.layout import Work
+    from staticjob.records import Prepared
+
+
+def job_options(body: Callable[..., None]) -> Callable[..., None]:
+    """The options of every command that takes a job file."""
+    body = click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="Fills {date} in the job's URIs.")(
+        body
+    )
+    return click.option(
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Override a field, e.g. limits.max_length=256.",
+    )(body)
+
+
+def read_job(path: str, overrides: tuple[str, ...], date: dt.datetime | None) -> JobConfig:
+    """The job file of a command, overridden and dated."""
+    from staticjob.config import load_job
+
+    return load_job(path, overrides=overrides, date=date.date() if date else None)
+
+
+def open_work(uri: str) -> tuple[Work, Prepared]:
+    """The work prefix of a command and its job."""
+    from staticjob.layout import Work
+    from staticjob.steps import load_prepared
+
+    work = Work(uri)
+    return work, load_prepared(work)

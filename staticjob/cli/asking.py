@@ -1,0 +1,78 @@
+"""The questions one asks about a job, running or finished."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from staticjob.cli.arguments import open_work
+from staticjob.cli.group import command
+from staticjob.errors import DataError
+from staticjob.terminal import console
+
+
+@command("status")
+@click.argument("uri")
+def status(uri: str, as_json: bool) -> None:
+    """Say how far a job is, from the objects its chunks write.
+
+    URI is the output folder or a work URI.
+    """
+    from staticjob.status import read_status
+    from staticjob.terminal.progress import show_status
+
+    found = read_status(uri)
+    console.emit(found.payload(), as_json, lambda: show_status(found))
+
+
+@command("verify")
+@click.argument("uri")
+@click.option("--rows", type=click.IntRange(min=1), default=64, show_default=True, help="Rows to sample.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Which rows are sampled.")
+def verify(uri: str, rows: int, seed: int, as_json: bool) -> None:
+    """Run sampled rows again beside other neighbours and compare bits with the output.
+
+    URI is the output folder or a work URI. Exit code 2 when a row differs beyond rounding.
+    """
+    from staticjob import steps
+    from staticjob.status import find_work
+    from staticjob.verify import verify as verify_rows
+
+    place, prepared = open_work(find_work(uri).uri)
+    report = verify_rows(place, prepared, steps.load_plan(place), rows, seed)
+
+    def show() -> None:
+        click.echo(f"{report.rows} rows of {len(report.rungs)} rungs, each run again in two other batches:")
+        for rung in report.rungs:
+            click.echo(
+                f"  L{rung.length:<5} {rung.equal} of {rung.compared} bit-equal, "
+                f"largest difference {rung.max_difference:.3g}"
+            )
+        click.echo(
+            f"{report.equal} of {report.compared} results bit-equal on {report.device} ({report.dtype})"
+        )
+
+    console.emit(report.model_dump(mode="json"), as_json, show)
+    try:
+        report.check()
+    except DataError as error:  # the one JSON object is out already: only the line and the code are left
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+@command("report")
+@click.argument("uri")
+def report(uri: str, as_json: bool) -> None:
+    """Build the report of a job again, finished or not, and say where it is.
+
+    URI is the output folder or a work URI.
+    """
+    from staticjob import steps
+    from staticjob.layout import Output
+    from staticjob.status import find_work
+
+    place, prepared = open_work(find_work(uri).uri)
+    steps.report(place, prepared, steps.load_plan(place))
+    output = Output(prepared.config.output.uri)
+    console.emit({"report": output.report_html, "report_json": output.report_json}, as_json)

@@ -1,0 +1,47 @@
+"""Plan and finished job as the objects that `--json` prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from staticjob.layout import Output
+from staticjob.plan import pack_name
+from staticjob.records import Manifest, Plan, Prepared
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """The plan as the object that `plan --json` prints."""
+    rungs = [rung.model_dump(include={"length", "batch", "rows", "batches"}) for rung in plan.rungs]
+    return {
+        "fingerprint": plan.fingerprint,
+        "token_budget": plan.token_budget,
+        "rows": {str(status): count for status, count in plan.statuses.items()},
+        "ledger": plan.ledger.model_dump(exclude={"finished"}),
+        "useful_share": plan.ledger.useful_share,
+        "rungs": rungs,
+        "orders": plan.orders.model_dump(),
+        "memory": plan.memory.model_dump(),
+        "forecast": plan.forecast.model_dump(),
+        "chunks": len(plan.chunks),
+        "packs": [
+            {"index": i, "name": pack_name(plan, i), "chunks": list(pack)}
+            for i, pack in enumerate(plan.packs)
+        ],
+        "groups": [group.id for group in plan.groups],
+    }
+
+
+def manifest_json(prepared: Prepared, manifest: Manifest) -> dict[str, Any]:
+    """A finished job as the object that `finish --json` and `run --json` print."""
+    output = Output(prepared.config.output.uri)
+    return {
+        "output": output.uri,
+        "report": output.report_html,
+        "rows": manifest.rows,
+        "statuses": {str(status): count for status, count in manifest.statuses.items()},
+        "ledger": manifest.ledger.model_dump(exclude={"finished"}),
+        "useful_share": manifest.ledger.useful_share,
+        "seconds": manifest.seconds,
+        "cost": manifest.cost,
+        "fingerprint": manifest.fingerprint,
+    }
