@@ -153,6 +153,7 @@ def planned(prepared: Prepared, stats: list[SplitStats]) -> Plan:
         kept_schema=dataset.encode_schema(KEPT),
         max_length=LIMIT,
         model_config=MODEL_CONFIG,
+        result_row_bytes=4 * DIM,
         target=Target("cpu", "float32"),
         rates=None,
     )

@@ -52,8 +52,11 @@ def choose_rungs(
     max_length: int,
     multiple: int = 8,
     fixed: Sequence[int] | None = None,
+    growth: int = 0,
 ) -> tuple[int, ...]:
     """The rungs, ascending, that minimise slots + `rung_cost` per rung over the histogram.
+
+    Where rows grow by up to `growth` tokens, a rung of L tokens has rectangles of L + growth slots a row.
 
     `rung_cost` is what one more rung costs (warm-up, capture), in slots. Rungs are multiples of
     `multiple`, but never longer than `max_length`, the model's limit. A `fixed` ladder is returned
@@ -74,17 +77,17 @@ def choose_rungs(
         return tuple(fixed)
     candidates = _candidates(histogram, max_length, multiple)
     limit = None if max_rungs == "auto" else max_rungs
-    return tuple(fill.length for fill in _best_fills(histogram, candidates, budget, rung_cost, limit))
+    return tuple(fill.length for fill in _best_fills(histogram, candidates, budget, rung_cost, limit, growth))
 
 
-def fill_rungs(histogram: Histogram, rungs: Sequence[int], budget: int) -> tuple[Fill, ...]:
+def fill_rungs(histogram: Histogram, rungs: Sequence[int], budget: int, growth: int = 0) -> tuple[Fill, ...]:
     """Place every row of the histogram in the given rungs with the fewest slots, ascending.
 
     Rungs that stay empty are left out. ConfigError when a row is longer than the last rung.
     """
     if rungs:
         _refuse_longer(_longest(histogram), rungs[-1])
-    return _best_fills(histogram, list(rungs), budget, 0.0, None)
+    return _best_fills(histogram, list(rungs), budget, 0.0, None, growth)
 
 
 def _longest(histogram: Histogram) -> int:
@@ -125,7 +128,12 @@ _States = npt.NDArray[Any]
 
 
 def _best_fills(
-    histogram: Histogram, candidates: Sequence[int], budget: int, rung_cost: float, max_rungs: int | None
+    histogram: Histogram,
+    candidates: Sequence[int],
+    budget: int,
+    rung_cost: float,
+    max_rungs: int | None,
+    growth: int,
 ) -> tuple[Fill, ...]:
     """The cheapest choice of rungs among ascending `candidates` and of promoted remainders.
 
@@ -146,7 +154,8 @@ def _best_fills(
             shorter = pool[: np.searchsorted(pool["rung"], rung)] if max_rungs else np.concatenate(grown)
             if not len(shorter):
                 continue
-            states = _extend(shorter, int(upto[rung]), length, batch_rows(length, budget), rung_cost)
+            width = length + growth
+            states = _extend(shorter, int(upto[rung]), width, batch_rows(width, budget), rung_cost)
             states["rung"] = rung
             states["number"] = made + np.arange(len(states))
             made += len(states)
@@ -157,7 +166,7 @@ def _best_fills(
         book.extend(grown if max_rungs else grown[1:])
     everything = np.concatenate(book)
     end = min(complete, key=lambda state: float(state["cost"]))
-    return _trace(everything, end, candidates, budget)
+    return _trace(everything, end, candidates, budget, growth)
 
 
 def _extend(shorter: _States, below: int, length: int, batch: int, rung_cost: float) -> _States:
@@ -184,13 +193,15 @@ def _extend(shorter: _States, below: int, length: int, batch: int, rung_cost: fl
     return states
 
 
-def _trace(everything: _States, end: Any, candidates: Sequence[int], budget: int) -> tuple[Fill, ...]:
+def _trace(
+    everything: _States, end: Any, candidates: Sequence[int], budget: int, growth: int
+) -> tuple[Fill, ...]:
     """The fills along the chain of states that led to `end`, shortest rung first."""
     fills: list[Fill] = []
     while end["origin"] >= 0:
         before = everything[end["origin"]]
         length = candidates[int(end["rung"])]
-        batch = batch_rows(length, budget)
+        batch = batch_rows(length + growth, budget)
         rows = int(before["carry"] + end["below"] - before["below"] - end["carry"])
         if rows:
             fills.append(Fill(length, batch, rows, -(-rows // batch)))

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from staticjob.engine.cache_slots import PREFILL_SLOTS
 from staticjob.errors import ConfigError
 from staticjob.ladder import batch_rows
+from staticjob.planning.decoding import BEST_ROWS, Growth
 from staticjob.planning.dimensions import Dimensions
 from staticjob.records import MemoryPlan, MemoryTerm, ShapeMemory
 from staticjob.terminal.units import plural, size
@@ -57,10 +59,12 @@ class Held(NamedTuple):
     rows: int
 
 
-def predict(model_config: Mapping[str, Any], target: Target, shapes: Sequence[Held]) -> MemoryPlan:
+def predict(
+    model_config: Mapping[str, Any], target: Target, shapes: Sequence[Held], growth: Growth | None = None
+) -> MemoryPlan:
     """Predicted peak per shape and over all of them, in bytes of the device's memory."""
     sizes = Dimensions.of(model_config)
-    predicted = tuple(_shape_memory(sizes, target, shape, len(shapes)) for shape in shapes)
+    predicted = tuple(_shape_memory(sizes, target, shape, len(shapes), growth) for shape in shapes)
     fixed = sum(term.bytes for term in _fixed_terms(sizes, target, 0))
     return MemoryPlan(
         device=target.device,
@@ -72,19 +76,28 @@ def predict(model_config: Mapping[str, Any], target: Target, shapes: Sequence[He
 
 
 def fit_budget(
-    model_config: Mapping[str, Any], target: Target, longest: int, wanted: int | None = None
+    model_config: Mapping[str, Any],
+    target: Target,
+    longest: int,
+    wanted: int | None = None,
+    growth: Growth | None = None,
 ) -> int:
     """The token budget: `wanted`, or the device's best, halved until the longest rung fits.
+
+    Where rows grow, a row of `longest` tokens has cache slots for its whole growth, and the best budget
+    is that of BEST_ROWS such rows.
 
     A wanted budget is not changed: ConfigError, with the arithmetic, when it does not fit; so too
     when not even one row of `longest` tokens fits.
     """
-    budget = wanted or BEST_BUDGETS[target.kind][0]
+    width = longest + growth.cap if growth else longest
+    best = BEST_ROWS[target.kind] * width if growth else BEST_BUDGETS[target.kind][0]
+    budget = wanted or best
     if target.available is None:
         return budget
     while True:
-        batch = batch_rows(longest, budget)
-        plan = predict(model_config, target, [Held(longest, batch, batch)])
+        batch = batch_rows(width, budget)
+        plan = predict(model_config, target, [Held(longest, batch, batch)], growth)
         if plan.peak <= target.available * USABLE_SHARE:
             return budget
         if wanted is not None or batch == 1:
@@ -125,19 +138,18 @@ def _fixed_terms(sizes: Dimensions, target: Target, graphs: int) -> list[MemoryT
     return terms
 
 
-def _shape_memory(sizes: Dimensions, target: Target, shape: Held, graphs: int) -> ShapeMemory:
+def _shape_memory(
+    sizes: Dimensions, target: Target, shape: Held, graphs: int, growth: Growth | None
+) -> ShapeMemory:
+    if growth:
+        return _decode_memory(sizes, target, shape, graphs, growth)
     length, batch, rows = shape
     slots = (batch * length, "slots")
     width = (target.width, "B")
-    heads = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim
-    # Live at once, per slot: in attention the residual, q, k, v and the context; in the feed-forward
-    # the residual, the intermediate before and after its activation, and the output.
-    attention = 2 * sizes.hidden + heads + sizes.heads * sizes.head_dim
-    feed_forward = 2 * sizes.hidden + (3 if sizes.gated else 2) * sizes.intermediate
     terms = [
         *_fixed_terms(sizes, target, graphs),
         _term("inputs", slots, (2, "tensors (ids, mask)"), (8, "B")),
-        _term("activations", slots, (max(attention, feed_forward), "values"), width),
+        _term("activations", slots, (_activations(sizes), "values"), width),
         _term("results", (batch, "rows"), (sizes.hidden, "values"), (4, "B")),
     ]
     if target.kind == "cpu":
@@ -147,3 +159,36 @@ def _shape_memory(sizes: Dimensions, target: Target, shape: Held, graphs: int) -
     return ShapeMemory(
         length=length, batch=batch, terms=tuple(terms), bytes=sum(term.bytes for term in terms)
     )
+
+
+def _decode_memory(
+    sizes: Dimensions, target: Target, shape: Held, graphs: int, growth: Growth
+) -> ShapeMemory:
+    """A decoder's lanes: each has a cache, and buffers for one token per row."""
+    length, batch, _ = shape
+    lanes, width = (growth.lanes, "lanes"), (target.width, "B")
+    slots = growth.width(length)
+    prefill = min(batch, max(1, PREFILL_SLOTS[target.kind] // length)) * length
+    cached = 2 * sizes.layers * sizes.kv_heads * sizes.head_dim
+    terms = [
+        *_fixed_terms(sizes, target, graphs),
+        _term("key-value cache", lanes, (batch, "rows"), (slots, "slots"), (cached, "values"), width),
+        _term("prefill activations", lanes, (prefill, "slots"), (_activations(sizes), "values"), width),
+        _term("logits", lanes, (batch, "rows"), (sizes.vocabulary, "tokens"), (2, "copies"), (4, "B")),
+        _term("texts", lanes, (batch, "rows"), (growth.cap + 1, "tokens"), (12, "B")),
+    ]
+    return ShapeMemory(
+        length=length, batch=batch, terms=tuple(terms), bytes=sum(term.bytes for term in terms)
+    )
+
+
+def _activations(sizes: Dimensions) -> int:
+    """Values live at once, per slot.
+
+    In attention the residual, q, k, v and the context; in the feed-forward the residual, the intermediate
+    before and after its activation, and the output.
+    """
+    heads = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim
+    attention = 2 * sizes.hidden + heads + sizes.heads * sizes.head_dim
+    feed_forward = 2 * sizes.hidden + (3 if sizes.gated else 2) * sizes.intermediate
+    return max(attention, feed_forward)

@@ -15,7 +15,7 @@ from staticjob.ladder import Fill, choose_rungs, fill_rungs
 from staticjob.ledger import Ledger
 from staticjob.memory import BEST_BUDGETS, Held, Target, fit_budget, predict
 from staticjob.planning.cutting import cut_chunks
-from staticjob.planning.dimensions import Dimensions
+from staticjob.planning.decoding import LEAST_DECODE_BATCHES, START_SECONDS, Growth, idle_slots
 from staticjob.planning.forecast import assumed_rates, chunk_seconds, forecast, rung_cost_slots
 from staticjob.planning.grouping import group_files, pack_chunks
 from staticjob.records import Chunk, Orders, Plan, Prepared, Rates, RowError, Rung, SplitStats, Status
@@ -40,15 +40,17 @@ def make_plan(
     kept_schema: str,
     max_length: int,
     model_config: Mapping[str, Any],
+    result_row_bytes: int,
     target: Target,
     rates: Rates | None,
+    growth: Growth | None = None,
 ) -> Plan:
     """Ladder, chunks, packs, merge groups, memory, time and cost of one prepared, tokenized job.
 
-    `max_length` is the resolved limit in tokens; `kept_schema` the unified schema of the kept
-    columns (base64); `target` the device, dtype and free memory of the run; `rates` measured
-    speed, or None. Raises ConfigError when a fixed ladder does not hold the rows, or the device's
-    memory not the batches.
+    `max_length` is the resolved limit in tokens; `kept_schema` the unified schema of the kept columns
+    (base64); `result_row_bytes` what a row's results take; `target` the device, dtype and free memory of
+    the run; `rates` measured speed, or None; `growth` that of rows that generate. Raises ConfigError when
+    a fixed ladder does not hold the rows, or the device's memory not the batches.
     """
     config = prepared.config
     batching = config.batching
@@ -57,22 +59,23 @@ def make_plan(
     working_rates = rates if rates is not None and rates.shapes else assumed_rates(target.kind)
     fixed_budget = None if isinstance(batching.token_budget, str) else batching.token_budget
     longest = _longest_rung(histogram, batching.ladder, max_length)
-    fitting = fit_budget(model_config, target, longest, fixed_budget)
-    smaller = [b for b in BEST_BUDGETS[target.kind] if b < fitting and fixed_budget is None]
-    budget, fills = _ladder(
-        histogram, [fitting, *smaller], batching, max_length, rung_cost_slots(working_rates)
-    )
-    result_row_bytes = 4 * Dimensions.of(model_config).hidden
+    fitting = fit_budget(model_config, target, longest, fixed_budget, growth)
+    smaller = [b for b in BEST_BUDGETS[target.kind] if b < fitting and fixed_budget is None and not growth]
+    rung_cost = rung_cost_slots(working_rates) + (idle_slots(fitting, growth) if growth else 0)
+    cap = growth.cap if growth else 0
+    budget, fills = _ladder(histogram, [fitting, *smaller], batching, max_length, rung_cost, cap)
     chunks = cut_chunks(
         parts,
         fills,
-        _chunk_slots(batching.chunk_slots, fills, budget),
+        _chunk_slots(batching.chunk_slots, fills, budget, cap),
         min(CHUNK_ROWS, CHUNK_RESULT_BYTES // result_row_bytes),
+        cap,
     )
+    decode = growth.chunk_seconds if growth else lambda chunk, kind: 0.0
     packs = pack_chunks(
         chunks,
-        lambda chunk: chunk_seconds(working_rates, chunk),
-        start_seconds=working_rates.start_seconds,
+        lambda chunk: chunk_seconds(working_rates, chunk) + decode(chunk, target.kind),
+        start_seconds=START_SECONDS if growth else working_rates.start_seconds,
         max_packs=config.max_mapped_tasks,
     )
     file_rows = count_file_rows(splits, len(prepared.files))
@@ -99,7 +102,7 @@ def make_plan(
             sorted=sorted_slots(histogram),
             ladder=ledger.slots,
         ),
-        memory=predict(model_config, target, _held(fills, chunks)),
+        memory=predict(model_config, target, _held(fills, chunks), growth),
         rates=rates,
         forecast=forecast(chunks, packs, rates, config.cost.gpu_hour),
     )
@@ -159,6 +162,7 @@ def _ladder(
     batching: BatchingConfig,
     max_length: int,
     rung_cost: float,
+    growth: int,
 ) -> tuple[int, tuple[Fill, ...]]:
     """The budget that costs least and its filled rungs, longest first; `budgets` are descending.
 
@@ -173,20 +177,26 @@ def _ladder(
             rung_cost=rung_cost,
             max_length=max_length,
             fixed=batching.ladder,
+            growth=growth,
         )
-        fills = fill_rungs(histogram, rungs, budget)[::-1]
-        cost = sum(fill.slots for fill in fills) + rung_cost * len(fills)
+        fills = fill_rungs(histogram, rungs, budget, growth)[::-1]
+        cost = sum(_width(fill, growth) for fill in fills) + rung_cost * len(fills)
         if best is None or cost < best[0] * (1 - SMALLER_BUDGET_GAIN):
             best = cost, budget, fills
     assert best is not None
     return best[1:]
 
 
-def _chunk_slots(wanted: int | str, fills: Sequence[Fill], budget: int) -> int:
+def _width(fill: Fill, growth: int) -> int:
+    return fill.batches * fill.batch * (fill.length + growth)
+
+
+def _chunk_slots(wanted: int | str, fills: Sequence[Fill], budget: int, growth: int) -> int:
     if isinstance(wanted, int):
         return wanted
-    total = sum(fill.slots for fill in fills)
-    return max(LEAST_BATCHES * budget, total // WANTED_CHUNKS)
+    total = sum(_width(fill, growth) for fill in fills)
+    least = LEAST_DECODE_BATCHES if growth else LEAST_BATCHES
+    return max(least * budget, total // WANTED_CHUNKS)
 
 
 def _held(fills: Sequence[Fill], chunks: Sequence[Chunk]) -> list[Held]:

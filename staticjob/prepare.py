@@ -105,9 +105,17 @@ def max_length(config: JobConfig, model_dir: Path) -> int:
     """The job's token limit, resolved against the model.
 
     `auto` is the smallest of the positions the model has and the limit its own
-    sentence-transformers files name. Raises ConfigError for a limit beyond the positions.
+    sentence-transformers files name. Rows that generate need positions for their texts too.
+    Raises ConfigError for a limit beyond the positions.
     """
     positions = model_files.max_positions(model_files.model_config(model_dir))
+    if positions is not None and config.generate is not None:
+        positions -= config.generate.max_new_tokens
+        if positions < 1:
+            raise ConfigError(
+                f"generate.max_new_tokens: {config.generate.max_new_tokens} leaves no position of model "
+                f"{config.model.path} for a prompt; give fewer"
+            )
     wanted = config.limits.max_length
     if wanted == "auto":
         own = _sentence_limit(model_dir)
@@ -120,9 +128,13 @@ def max_length(config: JobConfig, model_dir: Path) -> int:
     if positions is not None and wanted > positions:
         raise ConfigError(
             f"limits.max_length: {wanted} is beyond the {positions} positions of model "
-            f"{config.model.path}; give at most {positions}"
+            f"{config.model.path}{_beside_texts(config)}; give at most {positions}"
         )
     return wanted
+
+
+def _beside_texts(config: JobConfig) -> str:
+    return f" that {config.generate.max_new_tokens} new tokens leave" if config.generate else ""
 
 
 def _sentence_limit(model_dir: Path) -> int | None:

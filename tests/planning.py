@@ -121,6 +121,7 @@ def planned(
         kept_schema="",
         max_length=max_length,
         model_config=MODEL_CONFIG,
+        result_row_bytes=4 * MODEL_CONFIG["hidden_size"],
         target=target or Target("cpu", "float32"),
         rates=rates,
     )

@@ -14,7 +14,7 @@ from staticjob.engine.decode import StaticDecoder
 from staticjob.engine.decode_batch import Answer, Look, Prompts
 from staticjob.engine.decode_state import Ending, Finish
 from staticjob.engine.hf_decoder import HfDecoder
-from staticjob.engine.kv_cache import cache_rungs, cache_slots
+from staticjob.engine.cache_slots import cache_rungs, cache_slots
 from staticjob.engine.llama_like import LlamaLike
 from staticjob.engine.shape import Shape
 from staticjob.models.model_files import model_config

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from staticjob.engine.active_rows import ActiveRows
+from staticjob.engine.cache_slots import PREFILL_SLOTS, cache_rungs, cache_slots
 from staticjob.engine.causal_model import CausalModel
 from staticjob.engine.cuda_graphs import CudaGraphs
 from staticjob.engine.decode_batch import Answer, Generated, Look, Prompts, carry_on
 from staticjob.engine.decode_state import DecodeState, Ending, Finish
-from staticjob.engine.kv_cache import KVCache, LayerCache, cache_rungs, cache_slots
+from staticjob.engine.kv_cache import KVCache, LayerCache
 from staticjob.engine.sampling import Sampling
 from staticjob.engine.shape import Shape
 from staticjob.planning.dimensions import Dimensions
@@ -28,8 +29,6 @@ from staticjob.planning.dimensions import Dimensions
 # Steps between two looks. On a GPU a look waits for the launched work, and a batch may run up to
 # LOOK_STEPS - 1 steps longer than its last row; on a CPU it costs nothing.
 LOOK_STEPS = {"cpu": 1, "cuda": 8}
-# Slots of one prefill product. See memory.BEST_BUDGET.
-PREFILL_SLOTS = {"cpu": 4_096, "cuda": 65_536}
 
 
 @dataclass(frozen=True)

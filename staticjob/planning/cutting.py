@@ -78,11 +78,12 @@ def _all_runs(parts: Sequence[SortedPart]) -> tuple[Ints, Ints]:
 
 
 def cut_chunks(
-    parts: Sequence[PartStats], fills: Sequence[Fill], chunk_slots: int, max_rows: int
+    parts: Sequence[PartStats], fills: Sequence[Fill], chunk_slots: int, max_rows: int, growth: int = 0
 ) -> tuple[Chunk, ...]:
     """All chunks, longest rung first; each about `chunk_slots` slots and at most `max_rows` rows.
 
-    `fills` goes from the longest rung to the shortest and holds every row of `parts`.
+    `fills` goes from the longest rung to the shortest and holds every row of `parts`; rows that grow
+    count with `growth` slots more.
     """
     indexed = [SortedPart(part) for part in parts if part.rows]
     if not indexed:
@@ -91,7 +92,7 @@ def cut_chunks(
     chunks: list[Chunk] = []
     for rung, fill in enumerate(fills):
         spans = _Cursor(indexed, ranges[:, rung], ranges[:, rung + 1])
-        for batches in _even(fill.batches, _batches_per_chunk(fill, chunk_slots, max_rows)):
+        for batches in _even(fill.batches, _batches_per_chunk(fill, chunk_slots, max_rows, growth)):
             chunks.append(_chunk(fill, batches, tuple(spans.take(batches * fill.batch))))
     return tuple(chunks)
 
@@ -123,8 +124,9 @@ class _Cursor:
             )
 
 
-def _batches_per_chunk(fill: Fill, chunk_slots: int, max_rows: int) -> int:
-    return max(1, min(chunk_slots // (fill.batch * fill.length), max_rows // fill.batch))
+def _batches_per_chunk(fill: Fill, chunk_slots: int, max_rows: int, growth: int) -> int:
+    slots = fill.batch * (fill.length + growth)
+    return max(1, min(chunk_slots // slots, max_rows // fill.batch))
 
 
 def _even(batches: int, most: int) -> list[int]:

@@ -76,6 +76,17 @@ def _head_array(values: NDArray[np.generic], failed: NDArray[np.bool_]) -> pa.Ar
     return pa.FixedSizeListArray.from_arrays(flat, values.shape[1], mask=pa.array(failed))
 
 
+def row_bytes(heads: Sequence[pa.Field], cap: int = 0) -> int:
+    """About the bytes of one row's results; text and lists are taken to hold `cap` tokens."""
+    return sum(_width(field.type, cap) for field in heads)
+
+
+def _width(kind: pa.DataType, cap: int) -> int:
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size) * _width(kind.value_type, cap)
+    return int(kind.bit_width) // 8 if pa.types.is_primitive(kind) else 4 * max(cap, 8)
+
+
 def vectors(array: pa.FixedSizeListArray) -> NDArray[np.generic]:
     """The values [n, D] of a fixed-size list, those beneath nulls too (whatever they are)."""
     size = array.type.list_size

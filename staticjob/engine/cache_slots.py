@@ -1,0 +1,30 @@
+"""How many slots a row of the static cache has, and the rungs a step attends over. Needs no torch."""
+
+from __future__ import annotations
+
+# Slots between two cache rungs. A CPU pays nothing for a rung; on a GPU each one is a captured graph.
+RUNG_SLOTS = {"cpu": 32, "cuda": 128}
+# Products over an odd number of slots are slower.
+SLOT_MULTIPLE = 16
+# Slots of one prefill product. See memory.BEST_BUDGET.
+PREFILL_SLOTS = {"cpu": 4_096, "cuda": 65_536}
+
+
+def cache_slots(prompt: int, cap: int) -> int:
+    """Slots of a row whose prompt is padded to `prompt` and grows by at most `cap` tokens.
+
+    The last generated token is never fed back, so it needs no slot.
+    """
+    return _round_up(prompt + cap - 1, SLOT_MULTIPLE)
+
+
+def cache_rungs(prompt: int, cap: int, device: str) -> tuple[int, ...]:
+    """Slots attended over, ascending; the last is cache_slots. Empty where no token is ever fed back."""
+    if cap == 1:
+        return ()
+    last, step = cache_slots(prompt, cap), RUNG_SLOTS[device]
+    return (*range(_round_up(prompt + 1, step), last, step), last)
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
