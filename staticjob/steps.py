@@ -17,9 +17,11 @@ from staticjob.merging.publish import output_schema
 from staticjob.models import model_files
 from staticjob.plan import make_plan
 from staticjob.planning import history
-from staticjob.planning.device import can_run, target_of
+from staticjob.planning.decoding import growth_of
+from staticjob.planning.device import can_run, cores, target_of
 from staticjob.prepare import max_length
 from staticjob.records import Commit, Manifest, MergeCommit, Plan, Prepared, Rates, SplitStats
+from staticjob.running.results import row_bytes
 
 log = logging.getLogger(__name__)
 
@@ -98,12 +100,15 @@ def draft_plan(work: Work, prepared: Prepared, calibrate: bool = True) -> Plan:
     config = prepared.config
     model_dir = model_files.resolve_pinned(config.model, prepared.model)
     # Refuses a kept column named like a result.
-    output_schema(kept, tasks.module(config.task).fields(config, model_dir))
+    fields = tasks.module(config.task).fields(config, model_dir)
+    output_schema(kept, fields)
     past = history.read(config.output.history_uri) if config.output.history_uri else None
     known = past.rates if past and past.model_digest == prepared.model.digest else None
     target = target_of(config.model, known.device if known else None, past.device_memory if past else None)
     if known is not None and (known.device.split(":")[0] != target.kind or known.dtype != target.dtype):
         known = None
+
+    growth = growth_of(config, cores() if target.kind == "cpu" else 1)
 
     def make(rates: Rates | None) -> Plan:
         return make_plan(
@@ -112,12 +117,14 @@ def draft_plan(work: Work, prepared: Prepared, calibrate: bool = True) -> Plan:
             kept_schema=dataset.encode_schema(kept),
             max_length=max_length(config, model_dir),
             model_config=model_files.model_config(model_dir),
+            result_row_bytes=row_bytes(fields, growth.cap if growth else 0),
             target=target,
             rates=rates,
+            growth=growth,
         )
 
     first = make(known)
-    if known is not None or not calibrate or not first.rungs or not can_run(target):
+    if known is not None or growth or not calibrate or not first.rungs or not can_run(target):
         return first
     began = time.perf_counter()
     from staticjob.engine import Shape, StaticEngine
@@ -173,6 +180,12 @@ def finish(work: Work, prepared: Prepared, plan: Plan) -> tuple[Manifest, bool]:
             seconds=manifest.seconds,
             cost=manifest.cost,
             finished=manifest.finished,
+            settings=history.settings_of(
+                config,
+                model_digest=prepared.model.digest,
+                device=manifest.rates.device if manifest.rates else plan.memory.device,
+                versions=manifest.versions,
+            ),
         )
         history.append(
             config.output.history_uri, run, prepared.model.digest, manifest.rates, plan.memory.available

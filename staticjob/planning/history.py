@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from pydantic import Field
 
 from staticjob import storage
+from staticjob.config import JobConfig
 from staticjob.errors import DataError
-from staticjob.records import Ledger, Rates, Record
+from staticjob.ledger import Ledger
+from staticjob.record import Record
+from staticjob.records import Rates
 
 log = logging.getLogger(__name__)
 
 KEPT_RUNS = 30
+# Different for every date, or nothing to do with what is computed.
+NO_SETTINGS = frozenset({"input.uri", "output.uri", "output.history_uri", "airflow"})
 
 
 class Run(Record):
@@ -25,6 +33,9 @@ class Run(Record):
     seconds: float
     cost: float | None
     finished: str
+    settings: dict[str, str] = Field(
+        default_factory=dict, description="as `settings_of` says; empty where an earlier version wrote it"
+    )
 
 
 class History(Record):
@@ -34,6 +45,32 @@ class History(Record):
     rates: Rates | None
     device_memory: int | None = Field(description="bytes of the device the rates were measured on")
     runs: tuple[Run, ...] = ()
+
+
+def settings_of(
+    config: JobConfig, *, model_digest: str, device: str, versions: Mapping[str, str]
+) -> dict[str, str]:
+    """What tells one run's speed and results from another's, by dotted key of the job file.
+
+    Keys left to their default are not there. The model's files, the device and the versions follow.
+    """
+    return {
+        **dict(_flat(config.model_dump(mode="json", exclude_defaults=True))),
+        "model files": model_digest[:16],
+        "device": device,
+        **{f"version of {name}": version for name, version in versions.items()},
+    }
+
+
+def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in section.items():
+        key = f"{prefix}{name}"
+        if key in NO_SETTINGS:
+            continue
+        if isinstance(value, dict):
+            yield from _flat(value, f"{key}.")
+        else:
+            yield key, value if isinstance(value, str) else json.dumps(value)
 
 
 def read(uri: str) -> History | None:
