@@ -158,6 +158,30 @@ class TextEncoder:
         return Encoded(ids, Status.TRUNCATED, f"cut to {self.max_length} tokens")
 
 
+def encode_prefixes(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> list[Encoding]:
+    """The texts without special tokens, each whole or as far as its first `limit` tokens are certain.
+
+    The tokenizer must not truncate on its own.
+    """
+    reach = max(1024, limit * CHARS_PER_TOKEN)
+    cut = [_cut(text, reach, "start") for text in texts]
+    encodings = tokenizer.encode_batch_fast(cut, add_special_tokens=False)
+    for i, text in enumerate(texts):
+        longer = reach
+        while len(cut[i]) < len(text) and len(encodings[i].ids) < limit + CUT_MARGIN:
+            longer *= 4
+            cut[i] = _cut(text, longer, "start")
+            encodings[i] = tokenizer.encode(cut[i], add_special_tokens=False)
+    return encodings
+
+
+def missing(role: str, text: str | None) -> Encoded | None:
+    """The outcome of a row whose `role` has no text; None where it has one."""
+    if text is None:
+        return Encoded((), Status.NULL, f"no value in {role}")
+    return None if text else Encoded((), Status.EMPTY, f"empty {role}")
+
+
 def _cut(text: str, reach: int, keep: Literal["start", "end"]) -> str:
     """At most about `reach` characters of its start or end, cut before a space where one is near."""
     if len(text) <= reach:

@@ -1,46 +1,81 @@
-"""What a task's head is to the engine: token vectors in, output columns out."""
+"""What a task's head is to the engine: a loaded model and one part of a batch in, output columns out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import torch
+    from torch import Tensor
+
+Kind = Literal["float32", "float16", "int32", "int8", "uint8", "bool"]
+# Which of transformers' classes loads the model a head needs.
+Loads = Literal["AutoModel", "AutoModelForSequenceClassification", "AutoModelForCausalLM"]
 
 
 @dataclass(frozen=True)
 class Field:
-    """One output column: `dim` float32 numbers a row."""
+    """One output column: `dim` numbers a row, or a single one where `dim` is 0.
+
+    With `names` the head gives int32 numbers and the column holds their names.
+    """
 
     name: str
-    kind: str
-    dim: int
+    kind: Kind = "float32"
+    dim: int = 0
+    names: tuple[str, ...] = ()
 
     def arrow(self) -> pa.Field:
-        """fixed_size_list<float32>[dim]."""
+        """A number, fixed_size_list<number>[dim], or string where the numbers have names."""
         import pyarrow as pa
 
-        return pa.field(self.name, pa.list_(pa.float32(), self.dim))
+        if self.names:
+            return pa.field(self.name, pa.string())
+        number = pa.from_numpy_dtype(np.dtype(self.kind))
+        return pa.field(self.name, pa.list_(number, self.dim) if self.dim else number)
+
+
+class Inputs(NamedTuple):
+    """Rows that are computed together, on the device. Every row has at least one unmasked token."""
+
+    ids: Tensor  # [B, L] int64
+    mask: Tensor  # [B, L] bool, True where a row has a token
+    boundaries: Tensor  # [B] int64: first token of a second segment, -1 where there is none
+
+
+class Outputs(NamedTuple):
+    """Columns by name, first axis B, and which rows [B] were finite in all that they come from."""
+
+    columns: dict[str, Tensor]
+    finite: Tensor
 
 
 @dataclass(frozen=True)
 class HeadResult:
     """Columns by name with first axis B, and which rows hold finite numbers only."""
 
-    columns: dict[str, NDArray[np.float32]]
+    columns: dict[str, NDArray[Any]]
     finite: NDArray[np.bool_]
 
 
 class Head(Protocol):
-    """What follows the model's last layer."""
+    """What a task computes with a model, for a part of a batch at a time."""
+
+    @property
+    def loads(self) -> Loads:
+        """The class that loads its model."""
 
     def fields(self) -> list[Field]:
         """Its output columns."""
 
-    def __call__(self, hidden: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
-        """hidden [B, L, D], mask [B, L] bool; every row has at least one unmasked token."""
+    def __call__(self, model: Any, inputs: Inputs) -> Outputs:
+        """Free of host decisions, so that it can be captured; called from several threads."""
+
+
+def finite_rows(values: Tensor) -> Tensor:
+    """Which rows of values [B, …] are finite throughout: bool [B]."""
+    return values.isfinite().reshape(len(values), -1).all(dim=1)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import nn
 
 from staticjob.config import ModelConfig
+from staticjob.engine.heads import Loads
 from staticjob.errors import ConfigError
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -46,21 +47,25 @@ def load_model(
     device: torch.device,
     dtype: torch.dtype,
     attention: str,
-    kind: Literal["AutoModel", "AutoModelForCausalLM"] = "AutoModel",
+    kind: Loads = "AutoModel",
 ) -> nn.Module:
-    """The model in evaluation mode; AutoModel is without task head. ConfigError when it cannot be loaded."""
+    """The model in evaluation mode; AutoModel is without task head.
+
+    ConfigError when it cannot be loaded, or when its files lack weights of the task head.
+    """
     import transformers
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        loaded = getattr(transformers, kind).from_pretrained(
+        loaded, found = getattr(transformers, kind).from_pretrained(
             model_dir,
             dtype=dtype,
             attn_implementation=attention,
             local_files_only=True,
             trust_remote_code=model.trust_remote_code,
             use_safetensors=None if model.allow_pickle else True,
+            output_loading_info=True,
         )
     except DAMAGED as error:
         raise ConfigError(
@@ -70,14 +75,20 @@ def load_model(
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         hint = _hint(error, model_dir, model)
         raise ConfigError(f"model {model_dir}: cannot be loaded: {_shortened(error)}{hint}") from None
+    loaded.config.use_cache = False  # the callers that keep one say so
+    # transformers fills what is missing with random numbers; without a head that may be an unused pooler.
+    if kind != "AutoModel" and found["missing_keys"]:
+        raise ConfigError(
+            f"model {model_dir}: no weights for {min(found['missing_keys'])}, which {type(loaded).__name__} "
+            "needs; name a model that was trained for this task"
+        )
     module: nn.Module = loaded.to(device).eval()
     return module.requires_grad_(False)
 
 
 def encoder(model: Any) -> nn.Module:
-    """The part that reads a text: an encoder-decoder's encoder, else the whole; without a KV cache."""
+    """The part that reads a text: an encoder-decoder's encoder, else the whole."""
     module: nn.Module = model.get_encoder() if model.config.is_encoder_decoder else model
-    model.config.use_cache = False
     return module
 
 

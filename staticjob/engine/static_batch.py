@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from staticjob.engine.heads import Field, HeadResult
+from staticjob.engine.heads import Field, HeadResult, Inputs, Outputs
 from staticjob.engine.shape import Shape
 
 
@@ -27,13 +27,16 @@ class StaticBatch:
         self._host_ids = torch.full((rows, shape.length), pad_id, dtype=torch.int64, pin_memory=pin)
         self._host_mask = torch.zeros((rows, shape.length), dtype=torch.bool, pin_memory=pin)
         self._host_mask[:, 0] = True
+        self._host_boundaries = torch.full((rows,), -1, dtype=torch.int64, pin_memory=pin)
         self._ids = self._host_ids.to(device)  # [rows, L]
         self._mask = self._host_mask.to(device)  # [rows, L]
-        self._columns = {f.name: torch.zeros(rows, f.dim, device=device) for f in fields}
+        self._boundaries = self._host_boundaries.to(device)  # [rows]
+        self._fields = tuple(fields)
+        self._columns = {f.name: _column(f, rows, device) for f in fields}
         self._finite = torch.zeros(rows, dtype=torch.bool, device=device)
 
-    def load(self, ids: NDArray[np.int32], lengths: NDArray[np.int32]) -> None:
-        """Copy a rectangle in: ids [B, L], lengths [B]; positions beyond a row's length are padding.
+    def load(self, ids: NDArray[np.int32], lengths: NDArray[np.int32], boundaries: NDArray[np.int32]) -> None:
+        """Copy a rectangle in: ids [B, L], lengths and boundaries [B]; beyond a row's length is padding.
 
         A dummy row (length 0) shows its first position: attention over nothing would be 0 / 0.
         """
@@ -42,26 +45,34 @@ class StaticBatch:
         self._host_ids.numpy()[:batch] = np.where(used, ids, self._pad_id)
         used[:, 0] = True
         self._host_mask.numpy()[:batch] = used
+        self._host_boundaries.numpy()[:batch] = boundaries
         if self._ids is not self._host_ids:
             self._ids.copy_(self._host_ids, non_blocking=True)
             self._mask.copy_(self._host_mask, non_blocking=True)
+            self._boundaries.copy_(self._host_boundaries, non_blocking=True)
 
-    def part(self, index: int) -> tuple[Tensor, Tensor]:
-        """ids and mask [part_rows, L] of one part: views of the buffers."""
+    def part(self, index: int) -> Inputs:
+        """The rows of one part [part_rows]: views of the buffers."""
         rows = slice(index * self.part_rows, (index + 1) * self.part_rows)
-        return self._ids[rows], self._mask[rows]
+        return Inputs(self._ids[rows], self._mask[rows], self._boundaries[rows])
 
-    def store(self, index: int, columns: dict[str, Tensor]) -> None:
-        """Keep one part's results and note which rows are finite."""
+    def store(self, index: int, outputs: Outputs) -> None:
+        """Keep one part's results and which of its rows are finite."""
         rows = slice(index * self.part_rows, (index + 1) * self.part_rows)
-        flags = []
-        for name, values in columns.items():
+        for name, values in outputs.columns.items():
             self._columns[name][rows] = values
-            flags.append(values.isfinite().flatten(1).all(dim=1))
-        self._finite[rows] = torch.stack(flags).all(dim=0)
+        self._finite[rows] = outputs.finite
 
     def result(self) -> HeadResult:
         """A copy of the results, rows in the order they were loaded."""
         batch = self.shape.batch
-        columns = {name: values[:batch].cpu().numpy().copy() for name, values in self._columns.items()}
+        columns = {}
+        for field in self._fields:
+            values = self._columns[field.name][:batch].cpu().numpy().copy()
+            columns[field.name] = np.array(field.names, dtype=object)[values] if field.names else values
         return HeadResult(columns, self._finite[:batch].cpu().numpy().copy())
+
+
+def _column(field: Field, rows: int, device: torch.device) -> Tensor:
+    size = (rows, field.dim) if field.dim else (rows,)
+    return torch.zeros(size, dtype=getattr(torch, field.kind), device=device)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from staticjob import tasks
 from staticjob.config import JobConfig
@@ -98,14 +98,14 @@ class StaticEngine:
         if self._graphs is not None:
             self.warm_up(shape)
         with torch.inference_mode():
-            batch.load(ids, lengths)
+            batch.load(ids, lengths, boundaries)
             self._compute(batch)
             return batch.result()
 
     def recompute_float32(
         self, ids: NDArray[np.int32], lengths: NDArray[np.int32], boundaries: NDArray[np.int32]
     ) -> HeadResult:
-        """Compute rows again in float32, one at a time: ids [n, L], lengths [n].
+        """Compute rows again in float32, one at a time: ids [n, L], lengths [n], boundaries [n].
 
         For rows whose result was not finite in a narrower type; rows that stay so are for the caller
         to report. The float32 weights are loaded at the first call.
@@ -114,9 +114,9 @@ class StaticEngine:
             self._float32 = self._model if self.dtype == "float32" else self._load(torch.float32)
         results = []
         with torch.inference_mode():
-            for row, length in zip(ids, lengths, strict=True):
+            for row, length, boundary in zip(ids, lengths, boundaries, strict=True):
                 batch = self._allocate(Shape(int(length), 1), 1)
-                batch.load(row[None, :length], np.array([length], np.int32))
+                batch.load(row[None, :length], length[None], boundary[None])
                 self._compute_part(self._float32, batch, 0)
                 results.append(batch.result())
         columns = {f.name: np.concatenate([r.columns[f.name] for r in results]) for f in self.fields()}
@@ -128,8 +128,10 @@ class StaticEngine:
 
     def _load(self, dtype: torch.dtype) -> nn.Module:
         kind = attention.register(self.config)
-        model = loader.load_model(self._model_dir, self._job.model, self._torch_device, dtype, kind)
-        model = loader.encoder(model)
+        loads = self._head.loads
+        model = loader.load_model(self._model_dir, self._job.model, self._torch_device, dtype, kind, loads)
+        if loads == "AutoModel":
+            model = loader.encoder(model)
         if self._graphs is None and dtype == torch.float32:
             fuse(model)
         return model
@@ -147,11 +149,9 @@ class StaticEngine:
             self._lanes.map(lambda part: self._compute_part(self._model, batch, part), batch.parts)
 
     def _compute_part(self, model: nn.Module, batch: StaticBatch, part: int) -> None:
-        ids, mask = batch.part(part)
         # Inference mode belongs to a thread, and this may be any of the lanes.
         with torch.inference_mode():
-            hidden: Tensor = model(ids, attention_mask=mask).last_hidden_state
-            batch.store(part, self._head(hidden, mask))
+            batch.store(part, self._head(model, batch.part(part)))
 
 
 def _check_positions(config: dict[str, object], shapes: Sequence[Shape], model_dir: Path) -> None:

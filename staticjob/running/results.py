@@ -45,7 +45,7 @@ def batch_table(
 ) -> pa.Table:
     """Results of `rows` (`ROW_DTYPE`, [n]) run at rung `length`.
 
-    columns: head columns, first axis n; a second axis D makes a fixed-size list.
+    columns: head columns, first axis n; a second axis D makes a fixed-size list, objects are strings.
     reasons: why a row, by its index in `rows`, has no result; it becomes a row error.
     """
     n = len(rows)

@@ -59,6 +59,7 @@ class Task:
 
 
 TASKS: dict[str, Task] = {
+    "classify": Task((frozenset({"text"}), frozenset({"text", "text_pair"}))),
     "embed": Task((frozenset({"text"}),)),
     "generate": Task((frozenset({"prompt"}), frozenset({"messages"})), generates=True),
 }

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from staticjob.config import JobConfig
-from staticjob.engine.heads import Field
+from staticjob.engine.heads import Field, Inputs, Loads, Outputs, finite_rows
 from staticjob.engine.sentence_files import embedding_of
 from staticjob.errors import ConfigError
 from staticjob.models.model_files import model_config
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import torch
 
     from staticjob.encoding import TextEncoder
 
@@ -39,6 +38,8 @@ def head(job: JobConfig, model_dir: Path) -> EmbedHead:
 class EmbedHead:
     """One vector a row, pooled over its tokens and, where wanted, of unit length."""
 
+    loads: Loads = "AutoModel"
+
     def __init__(self, job: JobConfig, model_dir: Path) -> None:
         self.embedding = embedding_of(model_dir, job.embed)
         config = model_config(model_dir)
@@ -50,11 +51,11 @@ class EmbedHead:
     def fields(self) -> list[Field]:
         return [Field("embedding", "float32", self.dim)]
 
-    def __call__(self, hidden: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
-        """hidden [B, L, D], mask [B, L] bool; every row has at least one unmasked token."""
+    def __call__(self, model: Any, inputs: Inputs) -> Outputs:
         from staticjob.engine import pooling
 
-        vectors = pooling.POOL[self.embedding.pooling](hidden.float(), mask)
+        hidden = model(inputs.ids, attention_mask=inputs.mask).last_hidden_state  # [B, L, D]
+        vectors = pooling.POOL[self.embedding.pooling](hidden.float(), inputs.mask)
         if self.embedding.normalize:
             vectors = pooling.normalize(vectors)
-        return {"embedding": vectors}
+        return Outputs({"embedding": vectors}, finite_rows(vectors))
