@@ -57,7 +57,7 @@ def test_s2_all_pages_of_a_listing_are_read_in_natural_order(s3: Any) -> None:
     files = discover(f"{s3.uri}/in")
     assert [file.path for file in files] == [f"part-{i}.csv" for i in range(1, 1002)]
     assert [file.index for file in files] == list(range(1001))
-    storage.delete_prefix(f"{s3.uri}/in")
+    storage.delete(file.object.uri for file in files)
     assert s3.keys() == []
 
 

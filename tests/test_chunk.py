@@ -78,7 +78,7 @@ def test_a_broken_chunk_goes_on_at_its_first_unflushed_batch(
     chunk = longest_chunk(small)
     assert chunk.batches >= 4
     undisturbed = rows_of(small, run(small, chunk, engine))
-    storage.delete_prefix(small.work.chunk(chunk.id))
+    storage.delete(item.uri for item in storage.list_objects(small.work.chunk(chunk.id)))
 
     monkeypatch.setattr(chunk_module, "FLUSH_ROWS", 2 * chunk.batch)
     with pytest.raises(InfrastructureError, match="device is gone"):

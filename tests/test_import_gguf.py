@@ -10,7 +10,7 @@ import torch
 
 from staticjob.errors import ConfigError
 from staticjob.models.import_gguf import import_gguf
-from staticjob.models.model_files import max_positions, model_config, tokenizer_file
+from staticjob.models.model_files import max_positions, model_config
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def test_an_imported_model_is_an_ordinary_float32_checkpoint_that_speaks(smollm2
     config = model_config(smollm2)
     assert "quantization_config" not in config
     assert max_positions(config) == 8192
-    assert tokenizer_file(smollm2).is_file()
+    assert (smollm2 / "tokenizer.json").is_file()
     model = AutoModelForCausalLM.from_pretrained(smollm2).eval()
     assert model.dtype == torch.float32
     tokenizer = AutoTokenizer.from_pretrained(smollm2)

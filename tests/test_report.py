@@ -55,13 +55,12 @@ def report(plan: Plan, commits: Sequence[Commit], splits: Sequence[SplitStats] =
         model_config=MODEL_CONFIG,
         command="staticjob run jobs/docs.yaml",
         generated="2026-01-01 00:00 UTC",
-        ceilings=CEILINGS,
     )
 
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return planned(SPLITS, CONFIG, rates=RATES)
+    return planned(SPLITS, CONFIG, rates=RATES.model_copy(update={"ceilings": CEILINGS}))
 
 
 def test_a_finished_runs_ledger_is_the_sum_of_its_rungs_and_of_what_was_paid(plan: Plan) -> None:

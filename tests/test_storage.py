@@ -140,10 +140,10 @@ def test_part_sizes_let_ten_thousand_parts_hold_a_large_object() -> None:
     assert sum(map(part_bytes, range(1, 10_001))) > 400 * 2**30
 
 
-def test_deleting_a_folder_leaves_its_namesakes(folder: str) -> None:
+def test_what_lies_beneath_a_folder_can_be_deleted_without_its_namesakes(folder: str) -> None:
     for name in ("data/a", "data/b/c", "data2/b", "data-old/c"):
         storage.put(join(folder, name), b"x")
-    storage.delete_prefix(join(folder, "data"))
+    storage.delete(item.uri for item in storage.list_objects(join(folder, "data")))
     storage.delete([join(folder, "data/a"), join(folder, "data2/b")])
     assert [item.uri for item in storage.list_objects(folder)] == [join(folder, "data-old/c")]
 

@@ -143,17 +143,6 @@ def read_json(path: Path, missing: str) -> Any:
         raise ConfigError(f"model file {path}: cannot be read as JSON: {error}") from None
 
 
-def tokenizer_file(directory: Path) -> Path:
-    """The model's tokenizer.json; ConfigError when it has none."""
-    path = directory / "tokenizer.json"
-    if path.is_file():
-        return path
-    raise ConfigError(
-        f"model {directory}: no tokenizer.json; write one with "
-        "AutoTokenizer.from_pretrained(…).save_pretrained(…)"
-    )
-
-
 def max_positions(config: dict[str, Any]) -> int | None:
     """Tokens one row can have by the model's config.json; None where positions are unbounded.
 

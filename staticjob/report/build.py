@@ -12,7 +12,7 @@ from staticjob.engine.flops import forward_bytes, forward_flops
 from staticjob.ledger import Ledger
 from staticjob.memory import DTYPE_BYTES
 from staticjob.planning.forecast import seconds_per_slot
-from staticjob.records import Ceilings, Commit, Plan, Prepared, RowError, Rung, Status
+from staticjob.records import Commit, Plan, Prepared, RowError, Rung, Status
 from staticjob.report.data import CostReport, MemoryReport, Report, RunAgain, RungReport, TimeReport
 
 SHOWN_ERRORS = 20
@@ -26,13 +26,11 @@ def build(
     model_config: Mapping[str, Any],
     command: str,
     generated: str,
-    ceilings: Ceilings | None = None,
 ) -> Report:
     """The report of a run, finished or not: `commits` are those of the plan's chunks so far.
 
-    `model_config` is the model's config.json; `ceilings` the device's, where neither the plan's
-    rates nor a commit carries them. Device time is every try's last: what a killed try computed
-    and flushed counts as kept batches, without its seconds.
+    `model_config` is the model's config.json. Device time is every try's last: what a killed try
+    computed and flushed counts as kept batches, without its seconds.
     """
     by_length: dict[int, list[Commit]] = defaultdict(list)
     for commit in commits:
@@ -73,7 +71,7 @@ def build(
             terms=largest.terms if largest else (),
             shape=(largest.length, largest.batch) if largest else None,
         ),
-        ceilings=ceilings or next((c.ceilings for c in commits if c.ceilings), planned_ceilings),
+        ceilings=next((c.ceilings for c in commits if c.ceilings), planned_ceilings),
         errors=_errors(plan, commits),
         again=_again(prepared, plan, commits, command),
     )

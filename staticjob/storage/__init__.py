@@ -118,11 +118,6 @@ def delete(uris: Iterable[str]) -> None:
             _store(group[0]).delete(group)
 
 
-def delete_prefix(uri: str) -> None:
-    """Delete every object beneath the folder `uri`."""
-    delete([item.uri for item in list_objects(uri.rstrip("/") + "/")])
-
-
 def put_json(uri: str, model: BaseModel) -> None:
     put(uri, _to_json(model))
 
