@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -56,7 +57,7 @@ def job() -> Any:
     )
 
 
-class _Static:
+class _Static(ABC):
     """This engine; subclasses decide which rows share a batch."""
 
     def __init__(self, texts: list[str]) -> None:
@@ -77,9 +78,9 @@ class _Static:
         ids = [e.ids for e in self._tokenizer.encode_batch_fast(texts)]
         return ids, np.array([len(i) for i in ids])
 
+    @abstractmethod
     def _batches(self, lengths: Any) -> list[tuple[Any, Any]]:
         """Shapes and the rows that run in each, from token counts [n]."""
-        raise NotImplementedError
 
     def embed(self, texts: list[str]) -> Any:
         ids, lengths = self._lengths(texts)

@@ -32,7 +32,7 @@ def run_guarded(work: Callable[[], int]) -> NoReturn:
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         try:
             code = work()
-        except BaseException:
+        except BaseException:  # an exit too: past here the child would go on with its parent's program
             traceback.print_exc()
             code = 1
         sys.stderr.flush()

@@ -90,7 +90,7 @@ class AirflowSandbox:
                 self._components[name] = self._spawn(name, command, environment)
             self._wait_until_healthy()
             self.api().set_pool(GPU_POOL, 1)
-        except BaseException:
+        except BaseException:  # an interrupt too: nothing is left running
             self.stop()
             raise
         return self

@@ -55,7 +55,7 @@ class Sandbox:
             make_buckets()
             airflow.env.update(store.env())
             airflow.start()
-        except BaseException:
+        except BaseException:  # an interrupt too: nothing is left running
             self.down()
             raise
         return airflow

@@ -98,7 +98,7 @@ class SeaweedStore:
             )
         try:
             self._wait_until_ready()
-        except BaseException:
+        except BaseException:  # an interrupt too: nothing is left running
             self.stop()
             raise
         return self

@@ -130,7 +130,7 @@ def writer(uri: str) -> Iterator[BinaryIO]:
     try:
         yield cast(BinaryIO, upload)
         upload.publish()
-    except BaseException:
+    except BaseException:  # an interrupt too: parts of an open upload are billed
         upload.abort()
         raise
 
