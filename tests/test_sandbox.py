@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from staticjob.errors import ConfigError
-from staticjob.sandbox import corpus, view
+from staticjob.errors import ConfigError, InfrastructureError
+from staticjob.sandbox import corpus, processes, view
 from staticjob.sandbox.airflow import AirflowSandbox
 from staticjob.sandbox.corpus import sample_rows, stdlib_rows, write_corpus
 from staticjob.sandbox.processes import MARKER, end_marked, marked
-from staticjob.sandbox.view import Speed, result_table
+from staticjob.sandbox.view import SinceFirst, result_table
 
 
 def _written(folder: Path) -> list[dict[str, Any]]:
@@ -122,14 +122,26 @@ def test_a_second_airflow_on_the_same_folder_is_refused(tmp_path: Path) -> None:
         running.wait()
 
 
+def test_processes_that_outlive_a_kill_are_named_instead_of_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    # One that hangs in the kernel cannot be made: the listing says it is there, whatever is sent.
+    monkeypatch.setattr(processes, "marked", lambda value: [ended.pid])
+    monkeypatch.setattr(processes, "KILL_SECONDS", 0.2)
+    with pytest.raises(InfrastructureError, match=f"STATICJOB_SANDBOX=/x: processes {ended.pid} do not end"):
+        end_marked("/x", grace=0)
+
+
 def test_speed_counts_from_the_first_paid_slots_and_tells_the_time_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = iter([100.0, 110.0, 120.0])
     monkeypatch.setattr(view, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=time.sleep))
-    speed = Speed()
+    speed = SinceFirst()
     assert speed.text(useful=500, slots=1000, planned=5000) == ""  # kept from an earlier run: no speed
-    assert speed.text(useful=1400, slots=2000, planned=5000) == "90 tokens/s, 30 s left"
+    assert speed.text(useful=1400, slots=2000, planned=5000) == "90 useful tokens/s, 30 s left"
     assert speed.text(useful=4000, slots=5000, planned=5000) == ""
 
 

@@ -11,6 +11,7 @@ from typing import Self
 
 from staticjob.ledger import Ledger
 from staticjob.records import Commit, Plan
+from staticjob.running.speed import speed
 
 log = logging.getLogger(__name__)
 
@@ -18,10 +19,7 @@ LINE_SECONDS = 10.0
 
 
 class Reporter:
-    """Counts slots and rows as batches finish; the ETA follows from the slots still to pay.
-
-    Slots, not rows: the plan runs the longest rows first, so rows per second only rise.
-    """
+    """Counts slots and rows as batches finish, and shows how fast that goes."""
 
     def __init__(self, plan: Plan, chunks: Iterable[str]) -> None:
         wanted = set(chunks)
@@ -68,19 +66,15 @@ class Reporter:
 
     def _draw(self) -> None:
         now = time.monotonic()
-        elapsed = max(now - self._started, 1e-9)
         paid = self._slots - self._kept_slots
-        tokens_per_second = self._useful / elapsed
-        left = (self._total - self._slots) * elapsed / paid if paid else None
+        measured = speed(now - self._started, self._useful, paid, self._total - self._slots)
         if self._bar:
-            self._bar.draw(self._rows, tokens_per_second, left)
+            self._bar.draw(self._rows, measured.text if measured else "")
         elif now - self._last_line >= LINE_SECONDS and self._total:
             self._last_line = now
-            eta = f", {left:.0f} s left" if left is not None else ""
-            log.info(
-                "%d of %d rows, %.0f%% of slots, %.0f useful tokens/s%s",
-                self._rows, self._rows_total, 100 * self._slots / self._total, tokens_per_second, eta,
-            )  # fmt: skip
+            share = 100 * self._slots / self._total
+            tail = f", {measured.text}" if measured else ""
+            log.info("%d of %d rows, %.0f%% of slots%s", self._rows, self._rows_total, share, tail)
 
 
 class _Bar:
@@ -95,17 +89,13 @@ class _Bar:
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[speed]}"),
-            TextColumn("{task.fields[eta]}"),
             console=Console(stderr=True),
         )
-        self._task = self._progress.add_task("rows", total=total_rows, speed="", eta="")
+        self._task = self._progress.add_task("rows", total=total_rows, speed="")
         self._progress.start()
 
-    def draw(self, rows: int, tokens_per_second: float, left: float | None) -> None:
-        eta = f"{left:.0f} s left" if left is not None else ""
-        self._progress.update(
-            self._task, completed=rows, speed=f"{tokens_per_second:,.0f} useful tokens/s", eta=eta
-        )
+    def draw(self, rows: int, speed: str) -> None:
+        self._progress.update(self._task, completed=rows, speed=speed)
 
     def close(self) -> None:
         self._progress.stop()

@@ -6,6 +6,7 @@ import datetime as dt
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from staticjob.sandbox.corpus import write_corpus
 from staticjob.sandbox.rest import AirflowApi
 from staticjob.sandbox.stack import Sandbox, terminated_as_interrupt
 from staticjob.sandbox.view import LiveProgress, result_table
-from staticjob.status import JobStatus, read_status
+from staticjob.status import JobStatus, Read, read_object, read_status
 
 DAG_ID = "docstrings"
 # One fixed day: a second demo finds the output of the first and resumes it.
@@ -53,13 +54,14 @@ def _run_and_show(api: AirflowApi, console: Console, report: Path) -> None:
     started = time.monotonic()
     run_id = trigger(api, DAG_ID, {"date": DATE})
     console.print(f"triggered run {run_id} of DAG {DAG_ID}", highlight=False)
+    read = cache(read_object)
     with LiveProgress(console) as live:
         for steps in watch(api, DAG_ID, run_id):
-            live.draw(steps, _status(OUTPUT))
+            live.draw(steps, _status(OUTPUT, read))
     finished = api.get(f"/dags/{DAG_ID}/dagRuns/{run_id}/taskInstances/finish/xcomEntries/return_value")
     result: dict[str, Any] = finished["value"]
     report.write_bytes(storage.read(result["report"]))
-    console.print(result_table(result, read_status(OUTPUT), report, time.monotonic() - started))
+    console.print(result_table(result, read_status(OUTPUT, read), report, time.monotonic() - started))
 
 
 def _unscheduled_job(run_dir: Path) -> Path:
@@ -113,8 +115,8 @@ def failures(api: AirflowApi, dag_id: str, run_id: str) -> str:
     return f"task {first['task_id']} of {dag_id} failed; the end of its log:\n{tail}"
 
 
-def _status(output: str) -> JobStatus | None:
+def _status(output: str, read: Read) -> JobStatus | None:
     """The job's progress; None while there is none to read."""
     with suppress(ConfigError, InfrastructureError):
-        return read_status(output)
+        return read_status(output, read)
     return None

@@ -12,7 +12,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from staticjob.errors import InfrastructureError
+
 MARKER = "STATICJOB_SANDBOX"
+# A killed process ends at once, unless it waits for a disk or device that does not answer.
+KILL_SECONDS = 30.0
 
 
 def marked(value: str) -> list[int]:
@@ -31,13 +35,20 @@ def marked(value: str) -> list[int]:
 def end_marked(value: str, grace: float) -> None:
     """SIGTERM to all marked processes, SIGKILL to those left after `grace` seconds, until none is left.
 
-    New ones may be started while the others end, so the list is read again until it is empty.
+    New ones may be started while the others end, so the list is read again until it is empty. Raises
+    InfrastructureError for those that do not end.
     """
     _send(marked(value), signal.SIGTERM)
     deadline = time.monotonic() + grace
     while marked(value) and time.monotonic() < deadline:
         time.sleep(0.1)
+    deadline = time.monotonic() + KILL_SECONDS
     while left := marked(value):
+        if time.monotonic() > deadline:
+            raise InfrastructureError(
+                f"{MARKER}={value}: processes {', '.join(map(str, left))} do not end, killed as they are; "
+                "see what they wait for (ps -o pid,stat,wchan,cmd), then stop again"
+            )
         _send(left, signal.SIGKILL)
         time.sleep(0.05)
 

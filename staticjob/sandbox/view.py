@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from staticjob.running.speed import speed
 from staticjob.status import JobStatus
 
 LINE_SECONDS = 10.0
@@ -31,7 +32,7 @@ class LiveProgress:
             console=console,
         )
         self._task = self._progress.add_task("", total=None, steps="", speed="")
-        self._speed = Speed()
+        self._speed = SinceFirst()
         self._last_line = 0.0
 
     def __enter__(self) -> Self:
@@ -49,38 +50,32 @@ class LiveProgress:
         """Show the running steps and, once the job is planned, how far its rows are."""
         plan = status.plan if status else None
         done = total = None
-        speed = ""
+        text = ""
         if status and plan:
             done, total = status.rows_done, sum(chunk.rows for chunk in plan.chunks)
-            speed = self._speed.text(status.ledger.useful, status.ledger.slots, plan.ledger.slots)
+            text = self._speed.text(status.ledger.useful, status.ledger.slots, plan.ledger.slots)
         if self._console.is_terminal:
-            self._progress.update(self._task, steps=steps, completed=done or 0, total=total, speed=speed)
+            self._progress.update(self._task, steps=steps, completed=done or 0, total=total, speed=text)
         elif time.monotonic() - self._last_line >= LINE_SECONDS:
             self._last_line = time.monotonic()
-            rows = f"{done} of {total} rows {speed}" if total is not None else ""
+            rows = f"{done} of {total} rows {text}" if total is not None else ""
             self._console.print(f"{steps}  {rows}".rstrip(), highlight=False)
 
 
-class Speed:
-    """Useful tokens per second and ETA since slots began to be paid.
-
-    By slots: the longest rows run first, so rows per second only rise.
-    """
+class SinceFirst:
+    """Speed since the first reading: what was paid before, an earlier run may have paid."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int, int] | None = None
 
     def text(self, useful: int, slots: int, planned: int) -> str:
-        """`1,234 tokens/s, 12 s left`; empty before there are two readings, or when nothing is left."""
+        """The speed in words; empty before there are two readings, or when nothing is left."""
         now = time.monotonic()
         if self._first is None:
             self._first = (now, useful, slots)
         start, useful_before, slots_before = self._first
-        if slots <= slots_before or slots >= planned:
-            return ""
-        seconds = now - start
-        left = (planned - slots) * seconds / (slots - slots_before)
-        return f"{(useful - useful_before) / seconds:,.0f} tokens/s, {left:.0f} s left"
+        measured = speed(now - start, useful - useful_before, slots - slots_before, planned - slots)
+        return measured.text if measured and slots < planned else ""
 
 
 def result_table(result: dict[str, Any], status: JobStatus, report: Path, seconds: float) -> Table:
