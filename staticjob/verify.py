@@ -207,7 +207,7 @@ def _read_groups(uri: str, parquet: pq.ParquetFile, samples: Sequence[Sample], h
     for group, own in by_group.items():
         table = parquet.read_row_group(group, columns=[*heads, "status", "engine"]).combine_chunks()
         start = int(ends[group]) - metadata.row_group(group).num_rows
-        values = {name: vectors(table[name].chunk(0)) for name in heads}
+        values = {name: _values(table[name].chunk(0)) for name in heads}
         for sample in own:
             i = sample.row - start
             if table["status"][i].as_py() in WITH_RESULT and table["engine"][i].as_py() == "static":
@@ -241,7 +241,21 @@ def _run_again(
             if not result.finite[place]:
                 continue
             pairs = [(result.columns[name][place], value) for name, value in sample.published.items()]
-            yield (
-                all(new.tobytes() == old.tobytes() for new, old in pairs),
-                max(float(np.abs(new.astype(np.float64) - old).max()) for new, old in pairs),
-            )
+            compared = [_compare(new, old) for new, old in pairs]
+            yield all(equal for equal, _ in compared), max(size for _, size in compared)
+
+
+def _values(column: pa.Array) -> NDArray[Any]:
+    """Results [n], or [n, D] where each is D numbers."""
+    if pa.types.is_fixed_size_list(column.type):
+        return vectors(column)
+    values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    return values
+
+
+def _compare(new: Any, old: Any) -> tuple[bool, float]:
+    """Whether two results are equal to the bit, and the largest difference of a number; labels have none."""
+    if isinstance(new, str):
+        return new == old, 0.0
+    difference = np.abs(np.asarray(new, np.float64) - np.asarray(old, np.float64)).max()
+    return np.asarray(new).tobytes() == np.asarray(old).tobytes(), float(difference)

@@ -71,7 +71,7 @@ def batch_table(
 
 def _head_array(values: NDArray[np.generic], failed: NDArray[np.bool_]) -> pa.Array:
     if values.ndim == 1:
-        return pa.array(values, mask=failed)
+        return pa.array(values, pa.string() if values.dtype == object else None, mask=failed)
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     return pa.FixedSizeListArray.from_arrays(flat, values.shape[1], mask=pa.array(failed))
 
