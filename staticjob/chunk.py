@@ -11,30 +11,25 @@ from __future__ import annotations
 import logging
 import os
 import re
-import threading
 import time
-import uuid
-from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from staticjob import __version__, storage
-from staticjob.clock import now
+from staticjob import storage
 from staticjob.engine.shape import Shape
-from staticjob.errors import StaticJobError, Stopped
 from staticjob.layout import Work
-from staticjob.ledger import Ledger, batch_ledger
+from staticjob.ledger import batch_ledger
 from staticjob.planning.device import peak_resident
-from staticjob.records import Ceilings, Chunk, Commit, InputFile, Progress, RowError, Status
+from staticjob.records import Ceilings, Chunk, Commit, InputFile
 from staticjob.running import results
 from staticjob.running.assemble import HostBatch, batches, prefetched
+from staticjob.running.commit import FLUSH, Measured, publish
 from staticjob.running.progress import Reporter
-from staticjob.running.watch import StopFlag, Watchdog, heartbeat, worker_name
+from staticjob.running.standing import Standing
+from staticjob.running.watch import StopFlag, Watchdog
 
 if TYPE_CHECKING:
     from staticjob.engine import HeadResult, StaticEngine
@@ -44,9 +39,7 @@ log = logging.getLogger(__name__)
 FLUSH_SECONDS = float(os.environ.get("STATICJOB_FLUSH_SECONDS", "30"))
 # Rows held before a flush even when 30 s have not passed: a fast device fills a whole chunk sooner.
 FLUSH_ROWS = 65_536
-FIRST_ERRORS = 10
-State = Literal["running", "done", "failed", "stopped"]
-FLUSH_NAME = re.compile(r"flush-(\d+)-(\d+)\.arrow$")
+FLUSH_NAME = re.compile(rf"{FLUSH}(\d+)-(\d+)\.arrow$")
 
 
 @dataclass(frozen=True)
@@ -126,18 +119,11 @@ class ChunkRun:
         self._stop = worker.stop
         self._reporter = worker.reporter
         self._ceilings = worker.ceilings
-        self._ledger = Ledger()
+        self._standing = Standing(work, chunk)
         self._tables: list[pa.Table] = []
         self._pending: list[pa.Table] = []
         self._pending_first = 0
-        self._done = self._kept = 0
-        self._rows_done = 0
         self._compute_seconds = 0.0
-        self._started = time.perf_counter()
-        self._state: State = "running"
-        self._reason = ""
-        # The heartbeat and the work both write progress: the last word must be the work's.
-        self._progress_lock = threading.Lock()
 
     def run(self, start_seconds: float) -> Commit:
         """Compute what is missing and commit; returns the commit that counts (ours or another's).
@@ -145,19 +131,11 @@ class ChunkRun:
         `start_seconds` is the engine start this chunk is charged with. Raises Stopped after
         flushing when a stop was asked for; any other failure leaves the flushed batches too.
         """
-        with heartbeat(self._write_progress):
-            try:
-                return self._run(start_seconds)
-            except BaseException as error:
-                self._state = "stopped" if isinstance(error, Stopped) else "failed"
-                self._reason = f"{type(error).__name__}: {error}"
-                # The failure itself is what must be seen, also when the store is what failed.
-                with suppress(StaticJobError):
-                    self._write_progress()
-                raise
+        with self._standing.shown():
+            return self._run(start_seconds)
 
     def _run(self, start_seconds: float) -> Commit:
-        chunk = self._chunk
+        chunk, standing = self._chunk, self._standing
         kept = read_kept(self._work, chunk)
         if kept.batches:
             log.info(
@@ -165,13 +143,15 @@ class ChunkRun:
             )
         for table in kept.tables:
             self._tables.append(table)
-            self._rows_done += table.num_rows
+            standing.rows_done += table.num_rows
             lengths = table["n_tokens"].to_numpy().astype(np.int32)
             for begin in range(0, len(lengths), chunk.batch):
-                self._ledger += batch_ledger(lengths[begin : begin + chunk.batch], chunk.length, chunk.batch)
-        self._done = self._kept = self._pending_first = kept.batches
-        self._reporter.kept(self._ledger, self._rows_done)
-        self._write_progress()
+                standing.ledger += batch_ledger(
+                    lengths[begin : begin + chunk.batch], chunk.length, chunk.batch
+                )
+        standing.done = standing.kept = self._pending_first = kept.batches
+        self._reporter.kept(standing.ledger, standing.rows_done)
+        standing.write()
         shape = Shape(chunk.length, chunk.batch)
         last_flush = time.monotonic()
         with Watchdog() as watchdog:
@@ -183,7 +163,7 @@ class ChunkRun:
                 watchdog.alive()
                 due = time.monotonic() - last_flush >= FLUSH_SECONDS
                 held = sum(t.num_rows for t in self._pending)
-                if self._done < chunk.batches and (
+                if self._standing.done < chunk.batches and (
                     due or held >= FLUSH_ROWS or self._stop.signal is not None
                 ):
                     self._flush()
@@ -210,83 +190,33 @@ class ChunkRun:
         self._tables.append(table)
         self._pending.append(table)
         paid = batch_ledger(batch.lengths[:n], self._chunk.length, self._chunk.batch)
-        self._ledger += paid
-        self._done += 1
-        self._rows_done += n
+        self._standing.ledger += paid
+        self._standing.done += 1
+        self._standing.rows_done += n
         self._reporter.batch(paid, n)
 
     def _flush(self) -> None:
         """Store the batches since the last flush; the name says which."""
-        name = f"flush-{self._pending_first:06d}-{self._done:06d}.arrow"
+        name = f"{FLUSH}{self._pending_first:06d}-{self._standing.done:06d}.arrow"
         data = results.to_ipc(pa.concat_tables(self._pending))
         storage.put(self._work.chunk(self._chunk.id, name), data)
         self._pending = []
-        self._pending_first = self._done
-        self._write_progress()
+        self._pending_first = self._standing.done
+        self._standing.write()
 
     def _commit(self, kept_batches: int, start_seconds: float) -> Commit:
-        chunk = self._chunk
-        table = results.sort_rows(pa.concat_tables(self._tables))
-        token = uuid.uuid4().hex[:12]
-        name = f"result-{token}.arrow"
-        size, blocks = results.write_result(self._work.chunk(chunk.id, name), table)
-        statuses = Counter(Status(s) for s in table["status"].to_pylist())
-        commit = Commit(
-            chunk=chunk.id,
-            result=name,
-            size=size,
-            rows=table.num_rows,
-            blocks=blocks,
-            statuses=dict(statuses),
-            first_errors=self._first_errors(table),
-            ledger=self._ledger,
-            length=chunk.length,
-            batch=chunk.batch,
-            batches=chunk.batches,
+        measured = Measured(
+            ledger=self._standing.ledger,
             kept_batches=kept_batches,
-            seconds=time.perf_counter() - self._started,
+            seconds=self._standing.seconds,
             compute_seconds=self._compute_seconds,
             start_seconds=start_seconds,
             peak_bytes=self._engine.peak_bytes() or peak_resident(),
             device=self._engine.device,
             dtype=self._engine.dtype,
+            versions=self._engine.versions,
             ceilings=self._ceilings,
-            worker=worker_name(),
-            versions={"staticjob": __version__, **self._engine.versions},
-            finished=now(),
         )
-        if not storage.put_json_if_absent(self._work.commit(chunk.id), commit):
-            log.info("chunk %s: another worker committed first; its result counts", chunk.id)
-            storage.delete([self._work.chunk(chunk.id, name)])
-            commit = storage.read_json(self._work.commit(chunk.id), Commit)
-        self._state = "done"
-        self._write_progress()
-        flushed = [
-            o.uri for o in storage.list_objects(self._work.chunk(chunk.id)) if FLUSH_NAME.search(o.uri)
-        ]
-        storage.delete(flushed)
+        commit = publish(self._work, self._files, self._chunk, pa.concat_tables(self._tables), measured)
+        self._standing.finished()
         return commit
-
-    def _first_errors(self, table: pa.Table) -> tuple[RowError, ...]:
-        failed = table.filter(pc.equal(table["status"], Status.ERROR.value)).slice(0, FIRST_ERRORS)
-        return tuple(
-            RowError(file=self._files[r["file"]].path, row=r["row"], status=Status.ERROR, reason=r["reason"])
-            for r in failed.select(["file", "row", "reason"]).to_pylist()
-        )
-
-    def _write_progress(self) -> None:
-        with self._progress_lock:
-            progress = Progress(
-                chunk=self._chunk.id,
-                state=self._state,
-                worker=worker_name(),
-                batches_done=self._done,
-                batches_total=self._chunk.batches,
-                rows_done=self._rows_done,
-                kept_batches=self._kept,
-                ledger=self._ledger,
-                seconds=time.perf_counter() - self._started,
-                heartbeat=now(),
-                reason=self._reason,
-            )
-            storage.put_json(self._work.progress(self._chunk.id), progress)

@@ -298,6 +298,8 @@ class Progress(Record):
     batches_total: int
     rows_done: int
     kept_batches: int = Field(default=0, description="of batches_done: kept from an earlier try")
+    tails: int = Field(default=0, description="rows for vLLM, as far as they are known")
+    tails_done: int = 0
     ledger: Ledger
     seconds: float
     heartbeat: str = Field(description="UTC time, ISO 8601")

@@ -19,7 +19,7 @@ from staticjob.errors import InfrastructureError, Stopped
 from staticjob.ledger import Ledger, batch_ledger
 from staticjob.models import model_files
 from staticjob.records import Chunk, Commit, Progress
-from staticjob.running import results
+from staticjob.running import results, standing
 from staticjob.running.assemble import batches
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag
@@ -176,7 +176,7 @@ def test_a_late_heartbeat_does_not_hide_how_a_chunk_ended(
             thread.join()
 
     monkeypatch.setattr(storage, "put_json", slow_in_threads)
-    monkeypatch.setattr(chunk_module, "heartbeat", one_beat)
+    monkeypatch.setattr(standing, "heartbeat", one_beat)
     with pytest.raises(InfrastructureError, match="device is gone"):
         run(small, chunk, FailingEngine(engine, 0))
     assert storage.read_json(small.work.progress(chunk.id), Progress).state == "failed"
