@@ -47,7 +47,7 @@ class Scope:
     rows_to_come: int  # in batches not begun
     running: tuple[Running, ...] = ()
     waiting: tuple[Waiting, ...] = ()
-    vllm_started: bool = False
+    start_share: float = 1.0  # of vLLM's start-up, which a process's chunks share; 0 once it is due anyhow
 
     def batches_to_come(self, size: int) -> tuple[tuple[int, int], ...]:
         """(rows, how many such batches): the full ones, and the last with what is left."""
@@ -131,7 +131,7 @@ def costs(scope: Scope, thresholds: NDArray[np.int64], rest: bool, share: Array,
         alive = _given(share, tail.tokens) * tail.rows
         pools.join(alive, np.zeros_like(thresholds), scope.mean_prompt + tail.tokens)
     parallel = min(static.lanes, max(1.0, batches))
-    return seconds / parallel + pools.seconds(rules.vllm, scope.vllm_started)
+    return seconds / parallel + pools.seconds(rules.vllm, scope.start_share)
 
 
 def _given(share: Array, tokens: int) -> Array:
@@ -170,12 +170,12 @@ class _Pools:
             if len(left):
                 self._prefill[h] += left[0] * (tokens + skip)
 
-    def seconds(self, vllm: VllmRates, started: bool) -> Array:
+    def seconds(self, vllm: VllmRates, start_share: float) -> Array:
         """Start-up where any row is to be expected, prefill, and steps while any row lives."""
         total = self._rows.sum(axis=1)
         some = 1 - np.exp(-self._rows)
         steps = np.maximum(some.sum(axis=1), total / vllm.max_rows)
-        start = 0.0 if started else vllm.start_seconds * some[:, 0]
+        start = start_share * vllm.start_seconds * some[:, 0]
         prefill = self._prefill / vllm.prefill_tokens_per_second
         seconds: Array = start + prefill + steps * vllm.step_seconds + total * vllm.row_seconds
         return seconds

@@ -102,7 +102,7 @@ def test_prices_are_those_worked_out_by_hand():
     pool = 60 + 32 * 50 / 600 + 5 * 0.03 + (3 * 32 + 2 * 16) * 0.01
     assert cost(scope, 0, True, share, rules) == pytest.approx(pool, abs=1e-3)
     # A batch at step 2 with its 16 rows, and 4 rows waiting with 4 tokens; vLLM runs already.
-    running = Scope(64, 50, 5, 0, (Running(2, 16),), (Waiting(4, 4),), vllm_started=True)
+    running = Scope(64, 50, 5, 0, (Running(2, 16),), (Waiting(4, 4),), start_share=0)
     assert cost(running, 5, False, share, rules) == pytest.approx(
         2 * 0.1 + 4 * 54 / 600 + 0.03 * (1 - np.exp(-4)) + 4 * 0.01, abs=1e-6
     )
@@ -128,7 +128,7 @@ def test_a_ragged_tail_is_handed_over_once_the_saving_pays_for_the_start():
     assert many.hand_over_at < 150
     assert not many.rest_to_vllm
     assert many.gain > 60
-    started = Scope(64, 64, CAP, 32, vllm_started=True)
+    started = Scope(64, 64, CAP, 32, start_share=0)
     assert decide(started, share, RULES).hand_over_at < 150
 
 

@@ -68,6 +68,11 @@ class TailPolicy:
         decision = self._decide(Running(step, curve[-1]))
         return decision is not None and decision.hand_over_at <= step
 
+    @property
+    def seen(self) -> Observed:
+        """Rows of this chunk, of the batches that have stopped."""
+        return self._seen
+
     def end(self, index: int, curve: Sequence[int]) -> None:
         """Batch `index` has stopped; curve ends with the rows it left to vLLM, or 0."""
         self._seen.add_curve(self._running.pop(index).rows, curve)
