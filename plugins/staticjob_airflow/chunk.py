@@ -7,6 +7,7 @@ from typing import Any
 from airflow.sdk import Context
 
 from staticjob_airflow.base import StaticJobOperator
+from staticjob_airflow.links import RunPageLink
 
 
 class ChunkOperator(StaticJobOperator):
@@ -19,6 +20,7 @@ class ChunkOperator(StaticJobOperator):
     """
 
     template_fields = (*StaticJobOperator.template_fields, "work", "pack")
+    operator_extra_links = (RunPageLink(),)
 
     def __init__(self, *, work: str, pack: dict[str, Any], **kwargs: Any) -> None:
         super().__init__(**kwargs)

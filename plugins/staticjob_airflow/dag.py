@@ -13,6 +13,7 @@ from staticjob_airflow.adhoc import form
 from staticjob_airflow.chunk import ChunkOperator
 from staticjob_airflow.finish import FinishOperator
 from staticjob_airflow.merge import MergeOperator
+from staticjob_airflow.names import CHUNK, FINISH, PREPARE, TAG
 from staticjob_airflow.plan import PlanOperator
 from staticjob_airflow.prepare import PrepareOperator
 from staticjob_airflow.tokenize import TokenizeOperator
@@ -85,20 +86,20 @@ def _dag(
         catchup=False,
         max_active_runs=settings.max_active_runs,
         default_args={"retries": settings.retries, **RETRIES, **_queue(settings.cpu_queue)},
-        tags=["staticjob"],
+        tags=[TAG],
         auto_register=False,  # the DAG files say which DAGs are theirs
         **options,
     ) as dag:
         # A step with nothing to map is skipped; what follows it still runs, unless something failed.
         after = {"trigger_rule": TriggerRule.NONE_FAILED}
-        prepare = PrepareOperator(task_id="prepare", job=job, timezone=settings.timezone)
+        prepare = PrepareOperator(task_id=PREPARE, job=job, timezone=settings.timezone)
         work = prepare.output["work"]
         tokenize = TokenizeOperator.partial(
             task_id="tokenize", work=work, map_index_template="{{ task.split }}"
         ).expand(split=prepare.output)
         plan = PlanOperator(task_id="plan", work=work, **after)
         chunk = ChunkOperator.partial(
-            task_id="chunk",
+            task_id=CHUNK,
             work=work,
             pool=settings.pool,
             queue=settings.queue,
@@ -114,7 +115,7 @@ def _dag(
         merge = MergeOperator.partial(
             task_id="merge", work=work, map_index_template="{{ task.group }}", **after
         ).expand(group=groups)
-        finish = FinishOperator(task_id="finish", work=work, outlets=[outlet], **after)
+        finish = FinishOperator(task_id=FINISH, work=work, outlets=[outlet], **after)
         tokenize >> plan >> chunk >> merge >> finish
     return dag
 

@@ -7,6 +7,7 @@ from typing import Any
 from airflow.sdk import Asset, AssetAlias, Context
 
 from staticjob_airflow.base import StaticJobOperator
+from staticjob_airflow.links import ReportLink, RunPageLink
 
 
 class FinishOperator(StaticJobOperator):
@@ -16,6 +17,7 @@ class FinishOperator(StaticJobOperator):
     """
 
     template_fields = (*StaticJobOperator.template_fields, "work")
+    operator_extra_links = (RunPageLink(), ReportLink())
 
     def __init__(self, *, work: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)

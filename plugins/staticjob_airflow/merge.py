@@ -7,6 +7,7 @@ from typing import Any
 from airflow.sdk import Context
 
 from staticjob_airflow.base import StaticJobOperator
+from staticjob_airflow.links import ReportLink, RunPageLink
 
 
 class MergeOperator(StaticJobOperator):
@@ -16,6 +17,7 @@ class MergeOperator(StaticJobOperator):
     """
 
     template_fields = (*StaticJobOperator.template_fields, "work", "group")
+    operator_extra_links = (RunPageLink(), ReportLink())
 
     def __init__(self, *, work: str, group: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -1,0 +1,8 @@
+"""Names that the DAGs give and the run page looks for."""
+
+TAG = "staticjob"
+PREPARE = "prepare"
+CHUNK = "chunk"
+FINISH = "finish"
+# Where the API server mounts the page, beneath Airflow's own address.
+MOUNT = "staticjob"

@@ -1,0 +1,47 @@
+"""A line on every run that succeeded, shown in Airflow's list of runs; the scheduler writes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.listeners import hookimpl
+
+from staticjob_airflow.names import FINISH
+
+if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
+
+OURS = "staticjob: "
+
+
+@hookimpl
+def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
+    """Note what `finish` returned, unless a person wrote a note."""
+    from airflow.models.xcom import XComModel
+    from sqlalchemy.orm import object_session
+
+    session = object_session(dag_run)
+    if session is None or (dag_run.note and not dag_run.note.startswith(OURS)):
+        return
+    query = XComModel.get_many(
+        run_id=dag_run.run_id, key="return_value", task_ids=FINISH, dag_ids=dag_run.dag_id, limit=1
+    )
+    found = session.scalar(query)
+    result = None if found is None else XComModel.deserialize_value(found)
+    if isinstance(result, dict) and "useful_share" in result:
+        dag_run.note = OURS + summary(result)
+
+
+def summary(result: dict[str, Any]) -> str:
+    """`240 rows (238 ok, 2 empty), 92.3% useful, 58.1 s on the device, $0.04`, of what `finish` printed."""
+    from staticjob.terminal.units import duration, money, plural
+
+    statuses = ", ".join(f"{rows:,} {status}" for status, rows in result["statuses"].items())
+    parts = [
+        f"{plural(result['rows'], 'row')} ({statuses})" if statuses else plural(result["rows"], "row"),
+        f"{result['useful_share']:.1%} useful",
+        f"{duration(result['seconds'])} on the device",
+    ]
+    if result["cost"] is not None:
+        parts.append(money(result["cost"]))
+    return ", ".join(parts)

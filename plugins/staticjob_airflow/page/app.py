@@ -1,0 +1,165 @@
+"""The routes of the page. Data, texts and pictures come from `data`, `trend` and `static/`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import JSONResponse
+
+from staticjob import storage
+from staticjob.errors import InfrastructureError, StaticJobError
+from staticjob.layout import Output
+from staticjob.planning import history
+from staticjob.status import JobStatus
+from staticjob_airflow.page.data import job_page
+from staticjob_airflow.page.document import JobLine, Overview, RunPage, Trend
+from staticjob_airflow.page.rights import LoggedIn, ReadableRun, RunKey, readable_dags
+from staticjob_airflow.page.runs import Run, find_run, job_dags, newest_runs
+from staticjob_airflow.page.snapshots import Snapshots
+from staticjob_airflow.page.trend import trend
+
+STATIC = {path.name: path for path in Path(__file__).with_name("static").iterdir()}
+# The report's own look: the page is its live version.
+STATIC["report.css"] = Path(history.__file__).parents[1] / "report" / "page.css"
+TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".html": "text/html"}
+READERS = 8
+NOT_PREPARED = "Nothing is known of this job yet: the task prepare has not succeeded."
+
+# No inline script or style, nothing from elsewhere, and only Airflow may frame it.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+# A report was written by a worker: it is shown, but it runs nothing and reaches nothing.
+REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'"
+
+
+def make_app() -> FastAPI:
+    """The app that the plugin mounts; a route that asks for no right still asks for a login."""
+    app = FastAPI(title="staticjob", openapi_url=None)
+    snapshots = Snapshots()
+
+    @app.middleware("http")
+    async def protect(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        response = await answer(request)
+        response.headers.setdefault("Content-Security-Policy", POLICY)
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+    @app.exception_handler(StaticJobError)
+    def refuse(request: Request, error: StaticJobError) -> Response:
+        passing = isinstance(error, InfrastructureError)
+        return JSONResponse({"detail": str(error)}, status_code=502 if passing else 404)
+
+    @app.get("/")
+    def overview_page(user: LoggedIn) -> Response:
+        return _static("overview.html")
+
+    @app.get("/run")
+    def run_page(key: ReadableRun) -> Response:
+        return _static("run.html")
+
+    @app.get("/static/{name}")
+    def static(name: str, user: LoggedIn) -> Response:
+        if name not in STATIC:
+            raise HTTPException(404)
+        return _static(name)
+
+    @app.get("/api/jobs")
+    def jobs(user: LoggedIn) -> Overview:
+        runs = newest_runs(readable_dags(job_dags(), user))
+        with ThreadPoolExecutor(READERS) as pool:
+            return Overview(jobs=tuple(pool.map(lambda run: _line(run, snapshots), runs)))
+
+    @app.get("/api/run")
+    def run(key: ReadableRun) -> RunPage:
+        found = _found(key)
+        try:
+            status = _status(found, snapshots)
+        except StaticJobError as error:
+            return RunPage(run=found.info, message=str(error), job=None)
+        if status is None:
+            return RunPage(run=found.info, message=NOT_PREPARED, job=None)
+        return RunPage(run=found.info, message="", job=job_page(status))
+
+    @app.get("/api/trend")
+    def run_trend(key: ReadableRun) -> Trend:
+        status = _status(_found(key), snapshots)
+        return trend(None) if status is None else _trend(status)
+
+    @app.get("/report")
+    def report(key: ReadableRun) -> Response:
+        data = storage.read(_output(key, snapshots).report_html)
+        return Response(data, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
+
+    @app.get("/manifest")
+    def manifest(key: ReadableRun) -> Response:
+        return Response(storage.read(_output(key, snapshots).manifest), media_type="application/json")
+
+    return app
+
+
+def _static(name: str) -> Response:
+    path = STATIC[name]
+    return Response(path.read_bytes(), media_type=TYPES[path.suffix])
+
+
+def _found(key: RunKey) -> Run:
+    run = find_run(key)
+    if run is None:
+        raise HTTPException(404, f"DAG {key.dag_id} has no run {key.run_id} of a staticjob job")
+    return run
+
+
+def _status(run: Run, snapshots: Snapshots) -> JobStatus | None:
+    """The job of a run; None before it is prepared."""
+    return None if run.work is None else snapshots.get(run.work, latest=run.info.final)
+
+
+def _output(key: RunKey, snapshots: Snapshots) -> Output:
+    status = _status(_found(key), snapshots)
+    if status is None:
+        raise HTTPException(404, NOT_PREPARED)
+    return Output(status.prepared.config.output.uri)
+
+
+def _trend(status: JobStatus) -> Trend:
+    output = status.prepared.config.output
+    past = history.read(output.history_uri) if output.history_uri else None
+    return trend(past, (status.prepared.fingerprint, output.uri))
+
+
+def _line(run: Run, snapshots: Snapshots) -> JobLine:
+    """A job's line of the overview; what cannot be read is said in it and spoils no other line."""
+    try:
+        status = _status(run, snapshots)
+    except StaticJobError as error:
+        return _empty_line(run, str(error))
+    if status is None:
+        return _empty_line(run, NOT_PREPARED)
+    page = job_page(status)
+    return JobLine(
+        run=run.info,
+        message="",
+        rows_done=page.totals.rows_done if page.totals else None,
+        rows=page.totals.rows if page.totals else None,
+        useful_share=page.totals.useful_share if page.totals else None,
+        cost=page.money.cost if page.money else None,
+        trend=_trend(status),
+    )
+
+
+def _empty_line(run: Run, message: str) -> JobLine:
+    return JobLine(
+        run=run.info,
+        message=message,
+        rows_done=None,
+        rows=None,
+        useful_share=None,
+        cost=None,
+        trend=trend(None),
+    )

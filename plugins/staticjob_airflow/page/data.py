@@ -1,0 +1,208 @@
+"""A snapshot of a job as the document of its page. Nothing is read or measured here."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from staticjob.merging.audit import row_statuses
+from staticjob.records import Chunk, Commit, Plan, Progress, Status
+from staticjob.status import JobStatus, alive
+from staticjob_airflow.page.document import (
+    ChunkRow,
+    ChunkState,
+    ErrorRow,
+    JobInfo,
+    JobPage,
+    Memory,
+    Money,
+    RungRow,
+    Speed,
+    Totals,
+)
+from staticjob_airflow.page.pace import computed_useful, pace, stretch_of, total
+
+# The longest rows come first and are the slowest: only the last minutes tell of now.
+PACE_SECONDS = 300.0
+
+
+def job_page(status: JobStatus) -> JobPage:
+    """Everything the page shows of a job."""
+    plan = status.plan
+    if plan is None:
+        return JobPage(
+            info=_info(status),
+            totals=None,
+            speed=None,
+            memory=None,
+            money=None,
+            rungs=(),
+            chunks=(),
+            statuses={},
+            rows_pending=0,
+            errors=(),
+            trouble=tuple(status.trouble()),
+        )
+    records: dict[str, Commit | Progress] = {r.chunk: r for r in (*status.progress, *status.commits)}
+    map_indexes = {chunk: i for i, pack in enumerate(plan.packs) for chunk in pack}
+    chunks = tuple(_chunk(c, records.get(c.id), map_indexes.get(c.id)) for c in plan.chunks)
+    answered = row_statuses(plan, status.commits)
+    return JobPage(
+        info=_info(status),
+        totals=_totals(status, plan, chunks),
+        speed=_speed(status, plan),
+        memory=Memory(
+            available=plan.memory.available,
+            predicted=plan.memory.peak,
+            measured=_peak(status.commits),
+        ),
+        money=_money(status, plan),
+        rungs=_rungs(plan, chunks, records),
+        chunks=chunks,
+        statuses={str(s): answered[s] for s in Status if answered[s]},
+        rows_pending=sum(plan.file_rows) - answered.total(),
+        errors=tuple(
+            ErrorRow(file=e.file, row=str(e.row), status=str(e.status), reason=e.reason)
+            for e in status.first_errors()
+        ),
+        trouble=tuple(status.trouble()),
+    )
+
+
+def _info(status: JobStatus) -> JobInfo:
+    config = status.prepared.config
+    measured = next(iter(status.commits), None)
+    planned = status.plan.memory if status.plan else None
+    source = measured or planned
+    return JobInfo(
+        name=config.name,
+        task=config.task,
+        state=status.state,
+        model=status.prepared.model.source,
+        input=config.input.uri,
+        output=config.output.uri,
+        work=status.work.uri,
+        fingerprint=status.prepared.fingerprint,
+        device=source.device if source else None,
+        dtype=source.dtype if source else None,
+    )
+
+
+def _state(record: Commit | Progress | None) -> ChunkState:
+    """A chunk without a heartbeat waits: its process is gone, and another try will take it up."""
+    if record is None:
+        return "waiting"
+    if isinstance(record, Commit):
+        return "done"
+    if record.state in ("failed", "stopped"):
+        return record.state
+    return "running" if alive(record) else "waiting"
+
+
+def _chunk(chunk: Chunk, record: Commit | Progress | None, map_index: int | None) -> ChunkRow:
+    done = 0
+    if record is not None:
+        done = record.batches if isinstance(record, Commit) else record.batches_done
+    return ChunkRow(
+        id=chunk.id,
+        length=chunk.length,
+        batch=chunk.batch,
+        state=_state(record),
+        rows=chunk.rows,
+        batches=chunk.batches,
+        batches_done=done,
+        kept_batches=record.kept_batches if record else 0,
+        seconds=record.seconds if record else None,
+        worker=record.worker if record else "",
+        reason=record.reason if isinstance(record, Progress) else "",
+        map_index=map_index,
+    )
+
+
+def _count_states(chunks: tuple[ChunkRow, ...]) -> dict[ChunkState, int]:
+    return dict(Counter(chunk.state for chunk in chunks))
+
+
+def _totals(status: JobStatus, plan: Plan, chunks: tuple[ChunkRow, ...]) -> Totals:
+    paid = status.ledger
+    return Totals(
+        splits_done=status.splits_done,
+        splits=len(status.prepared.splits),
+        states=_count_states(chunks),
+        chunks=len(chunks),
+        reused=status.reused,
+        rows_done=status.rows_done,
+        rows=sum(chunk.rows for chunk in plan.chunks),
+        slots_paid=paid.slots,
+        slots=plan.ledger.slots,
+        tokens_done=paid.useful,
+        tokens=plan.ledger.useful,
+        useful_share=paid.useful_share if paid.slots else None,
+        planned_share=plan.ledger.useful_share if plan.ledger.slots else None,
+    )
+
+
+def _speed(status: JobStatus, plan: Plan) -> Speed | None:
+    """Of this run only: chunks that were committed before it say nothing of it."""
+    runs = [p for p in status.progress if _state(p) == "running"]
+    fresh = sorted(status.commits, key=lambda c: c.finished)[status.reused :]
+    found = pace(map(stretch_of, (*fresh, *runs)), PACE_SECONDS if runs else None)
+    if found is None:
+        return None
+    left = plan.ledger.slots - status.ledger.slots
+    return Speed(
+        rows_per_second=found.rows,
+        tokens_per_second=found.useful,
+        seconds_left=left / found.slots if runs and found.slots else None,
+    )
+
+
+def _money(status: JobStatus, plan: Plan) -> Money:
+    records = (*status.commits, *status.progress)
+    seconds = sum(r.seconds for r in records) + sum(c.start_seconds for c in status.commits)
+    price = status.prepared.config.cost.gpu_hour
+    cost = None if price is None else seconds / 3600 * price
+    useful = computed_useful(records)
+    return Money(
+        gpu_hour=price,
+        seconds=seconds,
+        cost=cost,
+        per_million=cost / useful * 1e6 if cost is not None and useful else None,
+        predicted_seconds=plan.forecast.seconds,
+        predicted_cost=plan.forecast.cost,
+        predicted_per_million=plan.forecast.cost_per_million_useful_tokens,
+    )
+
+
+def _rungs(
+    plan: Plan, chunks: tuple[ChunkRow, ...], records: Mapping[str, Commit | Progress]
+) -> tuple[RungRow, ...]:
+    members: dict[int, list[ChunkRow]] = defaultdict(list)
+    for chunk in chunks:
+        members[chunk.length].append(chunk)
+    predicted = {shape.length: shape.bytes for shape in plan.memory.shapes}
+    rows = []
+    for rung in plan.rungs:
+        own = tuple(members[rung.length])
+        known = [records[chunk.id] for chunk in own if chunk.id in records]
+        commits = [record for record in known if isinstance(record, Commit)]
+        paid, done = total(known), total(commits)
+        rows.append(
+            RungRow(
+                length=rung.length,
+                batch=rung.batch,
+                rows=rung.rows,
+                slots=rung.ledger.slots,
+                slots_done=done.slots,
+                slots_running=paid.slots - done.slots,
+                states=_count_states(own),
+                useful_share=paid.useful_share if paid.slots else None,
+                predicted_bytes=predicted.get(rung.length),
+                measured_bytes=_peak(commits),
+            )
+        )
+    return tuple(rows)
+
+
+def _peak(commits: list[Commit] | tuple[Commit, ...]) -> int | None:
+    return max((c.peak_bytes for c in commits if c.peak_bytes), default=None)

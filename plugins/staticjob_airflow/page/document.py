@@ -1,0 +1,202 @@
+"""What the page is told, as data: one document for a run, one for its trend, one for the overview.
+
+Every id is text. None is what is not known (yet), never zero.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+ChunkState = Literal["done", "running", "failed", "stopped", "waiting"]
+
+
+class Part(BaseModel):
+    """Immutable; unknown fields are a mistake of ours."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RunInfo(Part):
+    """The DAG run, as Airflow's database has it."""
+
+    dag_id: str
+    run_id: str
+    state: str
+    started: str | None
+    ended: str | None
+    final: bool = Field(description="nothing will change any more: the page stops asking")
+
+
+class JobInfo(Part):
+    """The job, as prepared."""
+
+    name: str
+    task: str
+    state: str
+    model: str
+    input: str
+    output: str
+    work: str
+    fingerprint: str
+    device: str | None
+    dtype: str | None
+
+
+class Totals(Part):
+    """How far it is. Chunks of every state add up to `chunks`; tokens are useful ones."""
+
+    splits_done: int
+    splits: int
+    states: dict[ChunkState, int]
+    chunks: int
+    reused: int = Field(description="chunks committed before this run began")
+    rows_done: int
+    rows: int
+    slots_paid: int
+    slots: int
+    tokens_done: int
+    tokens: int
+    useful_share: float | None = Field(description="of the slots paid so far")
+    planned_share: float | None
+
+
+class Speed(Part):
+    """All workers together, over the last minutes while it runs, over the whole run when it is done."""
+
+    rows_per_second: float
+    tokens_per_second: float
+    seconds_left: float | None = Field(description="the slots still to pay at this speed")
+
+
+class Memory(Part):
+    """Peak bytes of the largest shape."""
+
+    available: int | None
+    predicted: int
+    measured: int | None
+
+
+class Money(Part):
+    """Device seconds of every chunk's last try, and what they cost where the job states a price."""
+
+    gpu_hour: float | None
+    seconds: float
+    cost: float | None
+    per_million: float | None = Field(description="per million useful tokens")
+    predicted_seconds: float | None
+    predicted_cost: float | None
+    predicted_per_million: float | None
+
+
+class RungRow(Part):
+    """One step of the ladder. Slots paid are of committed (done) and unfinished (running) chunks."""
+
+    length: int
+    batch: int
+    rows: int
+    slots: int
+    slots_done: int
+    slots_running: int
+    states: dict[ChunkState, int]
+    useful_share: float | None
+    predicted_bytes: int | None
+    measured_bytes: int | None
+
+
+class ChunkRow(Part):
+    """One chunk. `map_index` is the mapped `chunk` task whose log tells of it."""
+
+    id: str
+    length: int
+    batch: int
+    state: ChunkState
+    rows: int
+    batches: int
+    batches_done: int
+    kept_batches: int
+    seconds: float | None
+    worker: str
+    reason: str
+    map_index: int | None
+
+
+class ErrorRow(Part):
+    """One input row without a result."""
+
+    file: str
+    row: str
+    status: str
+    reason: str
+
+
+class JobPage(Part):
+    """All about the job of a run."""
+
+    info: JobInfo
+    totals: Totals | None = Field(description="None before the plan")
+    speed: Speed | None
+    memory: Memory | None
+    money: Money | None
+    rungs: tuple[RungRow, ...] = Field(description="longest first")
+    chunks: tuple[ChunkRow, ...] = Field(description="longest first")
+    statuses: dict[str, int] = Field(description="rows answered so far")
+    rows_pending: int
+    errors: tuple[ErrorRow, ...]
+    trouble: tuple[str, ...]
+
+
+class RunPage(Part):
+    """The document of a run. Where there is no job to show, `message` says why."""
+
+    run: RunInfo
+    message: str
+    job: JobPage | None
+
+
+class Change(Part):
+    """One setting that differs from the run before; None where it was or is left to its default."""
+
+    key: str
+    before: str | None
+    after: str | None
+
+
+class TrendRun(Part):
+    """One finished run of the job."""
+
+    finished: str
+    output: str
+    fingerprint: str
+    shown: bool = Field(description="it is the run of this page")
+    rows: int
+    useful_share: float
+    tokens_per_second: float | None
+    seconds: float
+    cost: float | None
+    changes: tuple[Change, ...]
+
+
+class Trend(Part):
+    """The last runs, oldest first."""
+
+    runs: tuple[TrendRun, ...]
+
+
+class JobLine(Part):
+    """One line of the overview: a DAG, its newest run, and the trend of its job."""
+
+    run: RunInfo
+    message: str
+    rows_done: int | None
+    rows: int | None
+    useful_share: float | None
+    cost: float | None
+    trend: Trend
+
+
+class Overview(Part):
+    """All jobs whose runs the user may read."""
+
+    jobs: tuple[JobLine, ...]

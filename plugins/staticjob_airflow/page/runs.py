@@ -1,0 +1,77 @@
+"""What Airflow's database knows of a run: its state, and the work prefix that `prepare` has pushed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from airflow.models.dag import DagModel, DagTag
+from airflow.models.dagrun import DagRun
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from staticjob_airflow.names import PREPARE, TAG
+from staticjob_airflow.page.document import RunInfo
+from staticjob_airflow.page.rights import RunKey
+
+FINAL_STATES = ("success", "failed")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A DAG run. work: address of its job's work prefix; None before `prepare` has succeeded."""
+
+    info: RunInfo
+    work: str | None
+
+
+def find_run(key: RunKey) -> Run | None:
+    """The run of a staticjob DAG; None when there is none."""
+    with create_session() as session:
+        run = session.scalar(
+            select(DagRun)
+            .join(DagTag, DagTag.dag_id == DagRun.dag_id)
+            .where(DagTag.name == TAG, DagRun.dag_id == key.dag_id, DagRun.run_id == key.run_id)
+        )
+        return None if run is None else _run(session, run)
+
+
+def job_dags() -> list[str]:
+    """Ids of all staticjob DAGs, by name."""
+    with create_session() as session:
+        query = (
+            select(DagModel.dag_id)
+            .join(DagTag, DagTag.dag_id == DagModel.dag_id)
+            .where(DagTag.name == TAG, ~DagModel.is_stale)
+            .order_by(DagModel.dag_id)
+        )
+        return list(session.scalars(query))
+
+
+def newest_runs(dag_ids: list[str]) -> list[Run]:
+    """The newest run of each of the DAGs that has one, in their order."""
+    with create_session() as session:
+        newest = select(func.max(DagRun.id)).where(DagRun.dag_id.in_(dag_ids)).group_by(DagRun.dag_id)
+        runs = session.scalars(select(DagRun).where(DagRun.id.in_(newest)).order_by(DagRun.dag_id))
+        return [_run(session, run) for run in runs]
+
+
+def _run(session: Session, run: DagRun) -> Run:
+    query = XComModel.get_many(run_id=run.run_id, key="work", task_ids=PREPARE, dag_ids=run.dag_id, limit=1)
+    pushed = session.scalar(query)
+    state = str(run.state.value if run.state else "queued")
+    info = RunInfo(
+        dag_id=run.dag_id,
+        run_id=run.run_id,
+        state=state,
+        started=_time(run.start_date),
+        ended=_time(run.end_date),
+        final=state in FINAL_STATES,
+    )
+    return Run(info, None if pushed is None else str(XComModel.deserialize_value(pushed)))
+
+
+def _time(moment: dt.datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(dt.UTC).isoformat(timespec="seconds")
