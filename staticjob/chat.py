@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from staticjob.config import JobConfig
+from staticjob.encoding import Encoded, TextEncoder, load_tokenizer
 from staticjob.errors import ConfigError
+from staticjob.records import Status
 
 
 class ChatTemplate:
@@ -49,3 +53,33 @@ class ChatTemplate:
             reason = " ".join(str(error).split())[:200]
             raise ValueError(f"messages: the model's chat template refuses them ({reason})") from None
         return str(text)
+
+
+class ChatEncoder:
+    """Chats to ids by the model's template; of a chat beyond the limit the end is kept."""
+
+    def __init__(
+        self, job: JobConfig, model_dir: Path, max_length: int, *, add_generation_prompt: bool
+    ) -> None:
+        trust = job.model.trust_remote_code
+        self._template = ChatTemplate(model_dir, trust)
+        self._add_generation_prompt = add_generation_prompt
+        tokenizer = load_tokenizer(model_dir, trust)
+        self._texts = TextEncoder(tokenizer, max_length, job.limits, special=False, keep="end")
+
+    def encode_chats(self, chats: Sequence[Any]) -> list[Encoded]:
+        """One outcome per chat, in order; one that the template refuses is a row error."""
+        texts: list[str | None] = []
+        errors: dict[int, str] = {}
+        for row, messages in enumerate(chats):
+            texts.append(None)
+            if messages is None:
+                continue
+            try:
+                texts[-1] = self._template.render(messages, add_generation_prompt=self._add_generation_prompt)
+            except ValueError as error:
+                errors[row] = str(error)
+        outcomes = self._texts.encode_texts(texts)
+        for row, reason in errors.items():
+            outcomes[row] = Encoded((), Status.ERROR, reason)
+        return outcomes

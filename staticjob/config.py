@@ -208,7 +208,7 @@ class JobConfig(Section):
     """A validated job: what is read, what is computed, what is written, and its price."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=200)
-    task: Literal["classify", "embed", "generate"] = "embed"
+    task: Literal["classify", "embed", "generate", "logprob", "rerank", "reward"] = "embed"
     engine: Literal["auto", "static", "vllm"] = Field(
         default="auto",
         description="which engine runs the rows; vllm only generates; auto decides by forecast",

@@ -29,10 +29,16 @@ def classifier_config(model_dir: Path, task: str) -> dict[str, Any]:
     return config
 
 
-def outputs_of(config: Mapping[str, Any]) -> int:
-    """Numbers a row gets: one per label; 2 where config.json is silent, as transformers has it."""
+def require_one_output(model_dir: Path, task: str) -> dict[str, Any]:
+    """config.json of a sequence classifier that gives one number a row; ConfigError for any other."""
+    config = classifier_config(model_dir, task)
     labels = config.get("id2label")
-    return len(labels) if labels else int(config.get("num_labels") or 2)
+    outputs = len(labels) if labels else int(config.get("num_labels") or 2)  # 2, as transformers has it
+    if outputs != 1:
+        raise ConfigError(
+            f"model {model_dir}: gives {outputs} numbers a row where task {task} needs one; use task classify"
+        )
+    return config
 
 
 def labels_of(config: Mapping[str, Any], model_dir: Path) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from staticjob.engine.heads import Head
 
 # Roles whose values are lists or objects; all others are text.
-STRUCTURED = frozenset({"messages", "documents"})
+STRUCTURED = frozenset({"messages", "documents", "token_ids"})
 
 
 class RowEncoder(Protocol):
@@ -61,6 +61,7 @@ class Task:
 TASKS: dict[str, Task] = {
     "classify": Task((frozenset({"text"}), frozenset({"text", "text_pair"}))),
     "embed": Task((frozenset({"text"}),)),
+    "reward": Task((frozenset({"messages"}), frozenset({"prompt", "response"}))),
     "generate": Task((frozenset({"prompt"}), frozenset({"messages"})), generates=True),
 }
 

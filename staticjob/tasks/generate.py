@@ -6,16 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from staticjob.chat import ChatTemplate
+from staticjob.chat import ChatEncoder
 from staticjob.config import GenerateConfig, JobConfig
 from staticjob.encoding import Encoded, TextEncoder, load_tokenizer
-from staticjob.records import Status
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from staticjob.tasks import RowEncoder
 
-def encoder(job: JobConfig, model_dir: Path, max_length: int) -> PromptEncoder:
+
+def encoder(job: JobConfig, model_dir: Path, max_length: int) -> RowEncoder:
+    """Whole prompts or chats; what the text goes on from is their end."""
+    if "messages" in job.input.columns:
+        return MessagesEncoder(job, model_dir, max_length)
     return PromptEncoder(job, model_dir, max_length)
 
 
@@ -45,33 +49,23 @@ def options_of(job: JobConfig) -> GenerateConfig:
 
 
 class PromptEncoder:
-    """Prompts with the tokenizer's special tokens, or chats with those of the model's template.
-
-    Of a prompt beyond the limit the end is kept: it is what the text goes on from.
-    """
+    """Prompts with the tokenizer's special tokens; of a prompt beyond the limit the end is kept."""
 
     def __init__(self, job: JobConfig, model_dir: Path, max_length: int) -> None:
-        trust = job.model.trust_remote_code
-        chats = "messages" in job.input.columns
-        self._template = ChatTemplate(model_dir, trust) if chats else None
-        tokenizer = load_tokenizer(model_dir, trust)
-        self._texts = TextEncoder(tokenizer, max_length, job.limits, special=not chats, keep="end")
+        tokenizer = load_tokenizer(model_dir, job.model.trust_remote_code)
+        self._texts = TextEncoder(tokenizer, max_length, job.limits, keep="end")
 
     def encode(self, columns: Mapping[str, Sequence[Any]]) -> list[Encoded]:
         """One outcome per row, in order."""
-        if self._template is None:
-            return self._texts.encode_texts(columns["prompt"])
-        texts: list[str | None] = []
-        errors: dict[int, str] = {}
-        for row, messages in enumerate(columns["messages"]):
-            texts.append(None)
-            if messages is None:
-                continue
-            try:
-                texts[-1] = self._template.render(messages, add_generation_prompt=True)
-            except ValueError as error:
-                errors[row] = str(error)
-        outcomes = self._texts.encode_texts(texts)
-        for row, reason in errors.items():
-            outcomes[row] = Encoded((), Status.ERROR, reason)
-        return outcomes
+        return self._texts.encode_texts(columns["prompt"])
+
+
+class MessagesEncoder(ChatEncoder):
+    """Chats up to where the model's answer begins."""
+
+    def __init__(self, job: JobConfig, model_dir: Path, max_length: int) -> None:
+        super().__init__(job, model_dir, max_length, add_generation_prompt=True)
+
+    def encode(self, columns: Mapping[str, Sequence[Any]]) -> list[Encoded]:
+        """One outcome per row, in order."""
+        return self.encode_chats(columns["messages"])
