@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -46,13 +46,14 @@ def merge_group(
     prepared: Prepared,
     plan: Plan,
     group: MergeGroup,
-    commits: Mapping[str, Commit] | None = None,
-) -> MergeCommit:
-    """Publish the group's output files; a group that is already published is kept as it is.
+    commits: Callable[[], Mapping[str, Commit]] | None = None,
+) -> tuple[MergeCommit, bool]:
+    """Publish the group's output files, or keep them where they lie as published; says whether they were.
 
-    commits: the commits of all chunks where the caller has read them.
+    commits: the commits of all chunks, for who merges several groups and reads them once.
     Raises DataError when a chunk is unfinished, a row is missing or doubled, the input changed
-    or another run claimed the output; InfrastructureError when the temporary disk is too small.
+    or another run claimed the output; InfrastructureError when the temporary disk is too small,
+    ConfigError when there is none.
     """
     started = time.perf_counter()
     output = Output(prepared.config.output.uri)
@@ -60,15 +61,14 @@ def merge_group(
     merged = standing(work, prepared, group)
     if merged is not None:
         log.info("merge %s: %d files kept from an earlier run", group.id, len(merged.files))
-        return merged
-    if commits is None:
-        commits = read_commits(work, plan.chunks)
-    heads = result_heads(work, commits) or _planned_heads(prepared)
+        return merged, True
+    chunks = commits() if commits else read_commits(work, plan.chunks)
+    heads = result_heads(work, chunks) or _planned_heads(prepared)
     kept_schema = dataset.decode_schema(plan.kept_schema)
     schema = output_schema(kept_schema, heads)
     places = Places.of(group, plan)
     with Spool(places.rows, heads, scratch_folder()) as spool:
-        fill(spool, places, work=work, prepared=prepared, commits=commits, heads=heads)
+        fill(spool, places, work=work, prepared=prepared, commits=chunks, heads=heads)
         check_coverage(spool.seal(), places, prepared, group.id)
         claim.end_other_success(held)
         layout = ParquetLayout.of(schema, heads, prepared.config.output.compression)
@@ -83,7 +83,7 @@ def merge_group(
         n_tokens=total.n_tokens,
         seconds=time.perf_counter() - started,
     )
-    return _commit(work, prepared, group, merged)
+    return _commit(work, prepared, group, merged), False
 
 
 @dataclass(frozen=True)

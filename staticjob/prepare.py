@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -18,9 +17,9 @@ from staticjob import __version__, claim, dataset, storage
 from staticjob.clock import now
 from staticjob.config import JobConfig
 from staticjob.encoding import require_tokenizer
-from staticjob.errors import ConfigError
 from staticjob.layout import Output, Work
 from staticjob.models import model_files
+from staticjob.models.max_length import max_length
 from staticjob.records import InputFile, ModelFiles, Prepared, Started
 
 # Raised whenever the engine's arithmetic changes: results of two revisions are never mixed.
@@ -54,7 +53,7 @@ def prepare(
     model_dir = model_files.resolve(config.model)
     max_length(config, model_dir)
     require_tokenizer(model_dir)
-    model = model_files.pin(config.model)
+    model = model_files.pin(model_dir, config.model)
     files = dataset.discover(config.input, config.output.uri)
     identity = fingerprint(config, files, model)
     work = target.work(identity)
@@ -99,47 +98,3 @@ def fingerprint(config: JobConfig, files: tuple[InputFile, ...], model: ModelFil
         "model": model.digest,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def max_length(config: JobConfig, model_dir: Path) -> int:
-    """The job's token limit, resolved against the model.
-
-    `auto` is the smallest of the positions the model has and the limit its own
-    sentence-transformers files name. Rows that generate need positions for their texts too.
-    Raises ConfigError for a limit beyond the positions.
-    """
-    positions = model_files.max_positions(model_files.model_config(model_dir))
-    if positions is not None and config.generate is not None:
-        positions -= config.generate.max_new_tokens
-        if positions < 1:
-            raise ConfigError(
-                f"generate.max_new_tokens: {config.generate.max_new_tokens} leaves no position of model "
-                f"{config.model.path} for a prompt; give fewer"
-            )
-    wanted = config.limits.max_length
-    if wanted == "auto":
-        own = _sentence_limit(model_dir)
-        known = [n for n in (positions, own) if n is not None]
-        if not known:
-            raise ConfigError(
-                f"limits.max_length: model {config.model.path} states no limit; give one in the job file"
-            )
-        return min(known)
-    if positions is not None and wanted > positions:
-        raise ConfigError(
-            f"limits.max_length: {wanted} is beyond the {positions} positions of model "
-            f"{config.model.path}{_beside_texts(config)}; give at most {positions}"
-        )
-    return wanted
-
-
-def _beside_texts(config: JobConfig) -> str:
-    return f" that {config.generate.max_new_tokens} new tokens leave" if config.generate else ""
-
-
-def _sentence_limit(model_dir: Path) -> int | None:
-    path = model_dir / "sentence_bert_config.json"
-    if not path.exists():
-        return None
-    value = model_files.read_object(path, "expected").get("max_seq_length")
-    return value if isinstance(value, int) and value > 0 else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from functools import cache, partial
 
 from staticjob import dataset, storage, tasks
 from staticjob.clock import now
@@ -15,11 +16,11 @@ from staticjob.errors import ConfigError, DataError
 from staticjob.layout import Output, Work
 from staticjob.merging.publish import output_schema
 from staticjob.models import model_files
+from staticjob.models.max_length import max_length
 from staticjob.plan import make_plan
 from staticjob.planning import history
 from staticjob.planning.decoding import growth_of
 from staticjob.planning.device import can_run, cores, target_of
-from staticjob.prepare import max_length
 from staticjob.records import Commit, Manifest, MergeCommit, Plan, Prepared, Rates, SplitStats
 from staticjob.running.results import row_bytes
 
@@ -150,18 +151,17 @@ def merge(
     work: Work, prepared: Prepared, plan: Plan, groups: Sequence[str] = ()
 ) -> tuple[tuple[MergeCommit, ...], int]:
     """Publish the named merge groups (all when none is named); return their commits and how many stood."""
-    from staticjob.merge import merge_group, standing
+    from staticjob.merge import merge_group
     from staticjob.merging.gather import read_commits
 
     known = {group.id: group for group in plan.groups}
     unknown = [name for name in groups if name not in known]
     if unknown:
         raise ConfigError(f"group {unknown[0]}: not in the plan, which has {len(known)} merge groups")
-    kept = {name: standing(work, prepared, known[name]) for name in groups or known}
-    missing = [name for name, commit in kept.items() if commit is None]
-    commits = read_commits(work, plan.chunks) if missing else {}
-    made = {name: merge_group(work, prepared, plan, known[name], commits) for name in missing}
-    return tuple(commit or made[name] for name, commit in kept.items()), len(kept) - len(missing)
+    commits = cache(partial(read_commits, work, plan.chunks))  # once for all groups, if for any
+    names = dict.fromkeys(groups or known)
+    merged = [merge_group(work, prepared, plan, known[name], commits) for name in names]
+    return tuple(commit for commit, _ in merged), sum(kept for _, kept in merged)
 
 
 def finish(work: Work, prepared: Prepared, plan: Plan) -> tuple[Manifest, bool]:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from fabricate import Fabricated, fabricate
 
-from staticjob import dataset, storage
+from staticjob import dataset, steps, storage
 from staticjob.errors import ConfigError, DataError, InfrastructureError
 from staticjob.merge import merge_group
 from staticjob.merging import gather
@@ -131,14 +131,33 @@ def test_a_merged_group_is_kept_and_a_damaged_output_file_is_written_again_with_
     tmp_path: Path,
 ) -> None:
     made = fabricate(tmp_path)
-    first = merge_group(made.work, made.prepared, made.plan, made.group())
+    first, kept = merge_group(made.work, made.prepared, made.plan, made.group())
+    assert not kept
     uri = made.output.file("p3.parquet")
     data = storage.read(uri)
-    assert merge_group(made.work, made.prepared, made.plan, made.group()) == first
+    assert merge_group(made.work, made.prepared, made.plan, made.group()) == (first, True)
     storage.put(uri, data[:-1] + b"?")
-    again = merge_group(made.work, made.prepared, made.plan, made.group())
+    again, kept = merge_group(made.work, made.prepared, made.plan, made.group())
+    assert not kept
     assert storage.read(uri) == data
     assert storage.read_json(made.work.merge("g00000"), type(again)) == again
+
+
+def test_groups_are_looked_up_once_each_and_commits_are_read_once_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = fabricate(tmp_path, groups=((0, 1), (2,), (3,)))
+    found: list[str] = []
+    real = storage.find_json
+    monkeypatch.setattr(storage, "find_json", lambda uri, kind: found.append(uri) or real(uri, kind))
+    merged, kept = steps.merge(made.work, made.prepared, made.plan)
+    assert (len(merged), kept) == (3, 0)
+    expected = [made.work.commit(chunk.id) for chunk in made.plan.chunks]
+    expected += [made.work.merge(group.id) for group in made.plan.groups]
+    assert sorted(found) == sorted(expected)
+    found.clear()
+    assert steps.merge(made.work, made.prepared, made.plan) == (merged, 3)
+    assert sorted(found) == sorted(expected[-3:])
 
 
 def test_a_kept_column_with_the_name_of_a_result_column_is_refused(tmp_path: Path) -> None:

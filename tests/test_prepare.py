@@ -14,7 +14,8 @@ from staticjob import dataset, steps, storage
 from staticjob.config import ModelConfig
 from staticjob.errors import ConfigError, DataError
 from staticjob.models import model_files
-from staticjob.prepare import max_length, prepare
+from staticjob.models.max_length import max_length
+from staticjob.prepare import prepare
 from staticjob.records import Prepared
 from staticjob.running.pack import run_pack
 from staticjob.running.progress import Reporter

@@ -54,12 +54,8 @@ def resolve(model: ModelConfig) -> Path:
     return model_cache.from_hub(path, model.revision, patterns, [f"{f}/*" for f in OTHER_FRAMEWORKS])
 
 
-def pin(model: ModelConfig) -> ModelFiles:
-    """Names, sizes and sha256 of every file the model is read from."""
-    return _pin(resolve(model), model)
-
-
-def _pin(directory: Path, model: ModelConfig) -> ModelFiles:
+def pin(directory: Path, model: ModelConfig) -> ModelFiles:
+    """Names, sizes and sha256 of every file the model in `directory` (see `resolve`) is read from."""
     names = sorted(
         name
         for path in directory.rglob("*")
@@ -82,7 +78,7 @@ def resolve_pinned(model: ModelConfig, pinned: ModelFiles) -> Path:
     Raises DataError when they are not: results of two models must never share an output.
     """
     directory = resolve(model)
-    if _pin(directory, model).digest != pinned.digest:
+    if pin(directory, model).digest != pinned.digest:
         raise DataError(
             f"model {model.path} at {directory} is not the one this job was prepared with; "
             "restore its files, or prepare the job again"
