@@ -20,7 +20,7 @@ from staticjob.running.pack import run_pack
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag
 from staticjob.status import read_status
-from tests.jobs import job, planned, read_output, texts, write_input
+from tests.small_jobs import job, planned, read_output, texts, write_input
 
 
 def put_parquet(uri: str, rows: list[str | None]) -> None:

@@ -23,7 +23,7 @@ from staticjob.running import results, standing
 from staticjob.running.assemble import batches
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag
-from tests.jobs import Planned, job, planned, texts, write_input
+from tests.small_jobs import Planned, job, planned, texts, write_input
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from staticjob.running import results
 from staticjob.running.assemble import batches
 from staticjob.verify import _read_rows
 from tests.fabricate import fabricate
-from tests.jobs import MINILM, Planned, job, planned, texts, write_input
+from tests.small_jobs import MINILM, Planned, job, planned, texts, write_input
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from small_jobs import MINILM, texts, write_input
 
-from jobs import MINILM, texts, write_input
 from staticjob import storage
 from staticjob.layout import Output, Work
 from staticjob.records import Manifest

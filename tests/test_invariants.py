@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fabricate import fabricate
+from small_jobs import MINILM, job, read_output, texts, write_input
 
-from jobs import MINILM, job, read_output, texts, write_input
 from staticjob import storage
 from staticjob.config import JobConfig, ModelConfig
 from staticjob.engine import StaticEngine

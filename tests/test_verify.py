@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fabricate import fabricate
+from small_jobs import Planned, job, planned, texts, write_input
 
-from jobs import Planned, job, planned, texts, write_input
 from staticjob import storage
 from staticjob.errors import DataError
 from staticjob.merge import merge_group
