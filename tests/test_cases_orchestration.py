@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from small_jobs import job, planned, read_output, texts, write_input
 
 from staticjob import steps, storage
 from staticjob.errors import DataError
@@ -20,7 +21,6 @@ from staticjob.running.pack import run_pack
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag
 from staticjob.status import read_status
-from tests.small_jobs import job, planned, read_output, texts, write_input
 
 
 def put_parquet(uri: str, rows: list[str | None]) -> None:

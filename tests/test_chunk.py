@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_jobs import Planned, job, planned, texts, write_input
 
 from staticjob import chunk as chunk_module
 from staticjob import storage
@@ -23,7 +24,6 @@ from staticjob.running import results, standing
 from staticjob.running.assemble import batches
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag
-from tests.small_jobs import Planned, job, planned, texts, write_input
 
 
 @pytest.fixture

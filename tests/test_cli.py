@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-
-from tests.small_jobs import MINILM, texts, write_input
+from small_jobs import MINILM, texts, write_input
 
 REPOSITORY = Path(__file__).parents[1]
 

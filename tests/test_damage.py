@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fabricate import fabricate
+from small_jobs import MINILM, Planned, job, planned, texts, write_input
 
 from staticjob import claim, storage
 from staticjob.chunk import read_kept
@@ -25,8 +27,6 @@ from staticjob.records import Commit, Started
 from staticjob.running import results
 from staticjob.running.assemble import batches
 from staticjob.verify import _read_rows
-from tests.fabricate import fabricate
-from tests.small_jobs import MINILM, Planned, job, planned, texts, write_input
 
 
 @pytest.fixture

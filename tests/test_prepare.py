@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_jobs import MINILM, job, planned, texts, write_input
 
 from staticjob import dataset, steps, storage
 from staticjob.config import ModelConfig
@@ -20,7 +21,6 @@ from staticjob.records import Prepared
 from staticjob.running.pack import run_pack
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag
-from tests.small_jobs import MINILM, job, planned, texts, write_input
 
 
 def fingerprint(base: Path, **sections: Any) -> str:

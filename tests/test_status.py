@@ -6,6 +6,7 @@ import datetime as dt
 from pathlib import Path
 
 import pytest
+from small_jobs import Planned, job, planned, texts, write_input
 
 from staticjob import storage
 from staticjob.errors import ConfigError, DataError
@@ -15,7 +16,6 @@ from staticjob.prepare import prepare
 from staticjob.records import Progress
 from staticjob.status import SILENT_SECONDS, find_work, read_status
 from staticjob.terminal.progress import show_status
-from tests.small_jobs import Planned, job, planned, texts, write_input
 
 
 @pytest.fixture

