@@ -127,7 +127,7 @@ def test_the_tasks_are_the_steps_and_chunks_run_in_the_pool_and_queue_of_the_gpu
     airflow = {"pool": "h100", "queue": "gpus", "cpu_queue": "cpus", "retries": 5}
     dag = load_folder(_write(tmp_path, _job("a", airflow=airflow))).dags["a"]
     assert {t.task_id: t.downstream_task_ids for t in dag.tasks} == {
-        "prepare": {"tokenize", "plan", "chunk", "merge", "finish"},  # all take its work address
+        "prepare": {"tokenize", "plan", "chunk", "merge", "finish"},  # all take its work URI
         "tokenize": {"plan"},
         "plan": {"groups", "chunk"},
         "groups": {"merge"},

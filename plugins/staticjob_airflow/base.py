@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from staticjob_airflow.command import Command, Outcome
 
+# As in staticjob/errors.py, which cannot be imported: Airflow's environment need not have staticjob.
 EXIT_STOPPED = 3
 EXIT_NO_RETRY = 2
 

@@ -13,7 +13,7 @@ from staticjob_airflow.links import RunPageLink
 class ChunkOperator(StaticJobOperator):
     """`staticjob chunk`: returns counts of rows and chunks.
 
-    work: address of the job's work prefix, from prepare. pack: `{name, index}` from plan.
+    work: URI of the job's work prefix, from prepare. pack: `{name, index}` from plan.
 
     A chunk is known by its content, never by the map index or the try: a retry keeps its finished
     batches, and a changed plan cannot put a result on another chunk.

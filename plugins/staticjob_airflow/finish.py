@@ -11,9 +11,9 @@ from staticjob_airflow.links import ReportLink, RunPageLink
 
 
 class FinishOperator(StaticJobOperator):
-    """`staticjob finish`: returns addresses and counts, and emits them with the output asset.
+    """`staticjob finish`: returns URIs and counts, and emits them with the output asset.
 
-    work: address of the job's work prefix, from prepare.
+    work: URI of the job's work prefix, from prepare.
     """
 
     template_fields = (*StaticJobOperator.template_fields, "work")

@@ -13,7 +13,7 @@ from staticjob_airflow.links import ReportLink, RunPageLink
 class MergeOperator(StaticJobOperator):
     """`staticjob merge`: returns counts of rows and files.
 
-    work: address of the job's work prefix, from prepare. group: name of the merge group.
+    work: URI of the job's work prefix, from prepare. group: name of the merge group.
     """
 
     template_fields = (*StaticJobOperator.template_fields, "work", "group")

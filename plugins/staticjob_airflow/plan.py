@@ -12,7 +12,7 @@ from staticjob_airflow.base import StaticJobOperator
 class PlanOperator(StaticJobOperator):
     """`staticjob plan`: returns one `{name, index}` per pack of chunks; pushes the merge `groups`.
 
-    work: address of the job's work prefix, from prepare.
+    work: URI of the job's work prefix, from prepare.
     """
 
     template_fields = (*StaticJobOperator.template_fields, "work")

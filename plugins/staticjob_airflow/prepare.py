@@ -20,7 +20,7 @@ OVERRIDES = "set"
 
 
 class PrepareOperator(StaticJobOperator):
-    """`staticjob prepare`: returns the names of the splits; pushes the addresses `work` and `output`.
+    """`staticjob prepare`: returns the names of the splits; pushes the URIs `work` and `output`.
 
     job: path of the job file; None takes the job from the run's form (see `adhoc.py`).
     timezone: of the schedule; decides which day a run belongs to.

@@ -12,7 +12,7 @@ from staticjob_airflow.base import StaticJobOperator
 class TokenizeOperator(StaticJobOperator):
     """`staticjob tokenize`: returns counts of rows and tokens.
 
-    work: address of the job's work prefix, from prepare. split: name of the split.
+    work: URI of the job's work prefix, from prepare. split: name of the split.
     """
 
     template_fields = (*StaticJobOperator.template_fields, "work", "split")
