@@ -144,6 +144,12 @@ class EmbedConfig(Section):
     )
 
 
+class LogprobConfig(Section):
+    """Options of the task `logprob`."""
+
+    token_logprobs: bool = Field(default=False, description="output column token_logprobs")
+
+
 class HandoverConfig(Section):
     """When rows leave the static engine for vLLM."""
 
@@ -219,6 +225,7 @@ class JobConfig(Section):
     batching: BatchingConfig = BatchingConfig()
     limits: LimitsConfig = LimitsConfig()
     embed: EmbedConfig = EmbedConfig()
+    logprob: LogprobConfig = LogprobConfig()
     generate: GenerateConfig | None = Field(default=None, description="required by the task generate")
     cost: CostConfig = CostConfig()
     airflow: AirflowConfig | None = None

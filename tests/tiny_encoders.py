@@ -11,6 +11,7 @@ import transformers
 from numpy.typing import NDArray
 
 from staticjob.config import JobConfig
+from staticjob.tasks import TASKS
 
 VOCABULARY = 101
 SIZES = {
@@ -62,12 +63,13 @@ def save(family: str, directory: Path, **changes: Any) -> Path:
     return directory
 
 
-def job(**sections: Any) -> JobConfig:
-    """An embed job on CPU; the model's path is not looked at by the engine."""
+def job(task: str = "embed", **sections: Any) -> JobConfig:
+    """A job on CPU; the engine looks at neither the path of its model nor its input."""
     settings: dict[str, Any] = {
         "name": "test",
+        "task": task,
         "model": {"path": "unused", "device": "cpu"},
-        "input": {"uri": "unused", "columns": {"text": "text"}},
+        "input": {"uri": "unused", "columns": {role: role for role in TASKS[task].reads[0]}},
         "output": {"uri": "unused"},
     }
     for key, values in sections.items():

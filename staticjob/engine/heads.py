@@ -21,21 +21,25 @@ Loads = Literal["AutoModel", "AutoModelForSequenceClassification", "AutoModelFor
 class Field:
     """One output column: `dim` numbers a row, or a single one where `dim` is 0.
 
-    With `names` the head gives int32 numbers and the column holds their names.
+    With `names` the head gives int32 numbers and the column holds their names. With `length` the head
+    gives up to L numbers a row, and the column named so says how many of them count.
     """
 
     name: str
     kind: Kind = "float32"
     dim: int = 0
     names: tuple[str, ...] = ()
+    length: str = ""
 
     def arrow(self) -> pa.Field:
-        """A number, fixed_size_list<number>[dim], or string where the numbers have names."""
+        """A number, a list of fixed or own length, or string where the numbers have names."""
         import pyarrow as pa
 
         if self.names:
             return pa.field(self.name, pa.string())
         number = pa.from_numpy_dtype(np.dtype(self.kind))
+        if self.length:
+            return pa.field(self.name, pa.list_(number))
         return pa.field(self.name, pa.list_(number, self.dim) if self.dim else number)
 
 

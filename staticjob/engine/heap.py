@@ -8,6 +8,7 @@ the time of an activation function over 100 MB, and 40% of that of the matrix pr
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 
 # Parameters of mallopt(3).
 M_TRIM_THRESHOLD = -1
@@ -26,3 +27,9 @@ def keep_freed_memory() -> None:
     mallopt(M_TRIM_THRESHOLD, LARGEST)
     # A heap per thread would keep one copy of the activations each; blocks this large never contend.
     mallopt(M_ARENA_MAX, 1)
+
+
+def release_freed_memory() -> None:
+    """Hand what is free back to the kernel: another process is to have it."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

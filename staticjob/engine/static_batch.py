@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ class StaticBatch:
         self._mask = self._host_mask.to(device)  # [rows, L]
         self._boundaries = self._host_boundaries.to(device)  # [rows]
         self._fields = tuple(fields)
-        self._columns = {f.name: _column(f, rows, device) for f in fields}
+        self._columns = {f.name: _column(f, rows, shape.length, device) for f in fields}
         self._finite = torch.zeros(rows, dtype=torch.bool, device=device)
 
     def load(self, ids: NDArray[np.int32], lengths: NDArray[np.int32], boundaries: NDArray[np.int32]) -> None:
@@ -59,20 +60,34 @@ class StaticBatch:
     def store(self, index: int, outputs: Outputs) -> None:
         """Keep one part's results and which of its rows are finite."""
         rows = slice(index * self.part_rows, (index + 1) * self.part_rows)
-        for name, values in outputs.columns.items():
-            self._columns[name][rows] = values
+        for field in self._fields:
+            values = outputs.columns[field.name]
+            kept = self._columns[field.name][rows]
+            (kept[:, : values.shape[1]] if field.length else kept).copy_(values)
         self._finite[rows] = outputs.finite
 
     def result(self) -> HeadResult:
         """A copy of the results, rows in the order they were loaded."""
         batch = self.shape.batch
-        columns = {}
-        for field in self._fields:
-            values = self._columns[field.name][:batch].cpu().numpy().copy()
-            columns[field.name] = np.array(field.names, dtype=object)[values] if field.names else values
+        numbers = {name: values[:batch].cpu().numpy().copy() for name, values in self._columns.items()}
+        columns = {f.name: _named(f, numbers) for f in self._fields}
         return HeadResult(columns, self._finite[:batch].cpu().numpy().copy())
 
 
-def _column(field: Field, rows: int, device: torch.device) -> Tensor:
-    size = (rows, field.dim) if field.dim else (rows,)
+def _column(field: Field, rows: int, length: int, device: torch.device) -> Tensor:
+    width = length if field.length else field.dim
+    size = (rows, width) if width else (rows,)
     return torch.zeros(size, dtype=getattr(torch, field.kind), device=device)
+
+
+def _named(field: Field, numbers: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    """A column's values [B] or [B, D]; strings and lists of own length as objects [B]."""
+    values = numbers[field.name]
+    if field.names:
+        names: NDArray[Any] = np.array(field.names, dtype=object)[values]
+        return names
+    if not field.length:
+        return values
+    lists = np.empty(len(values), dtype=object)
+    lists[:] = [row[:n] for row, n in zip(values, numbers[field.length], strict=True)]
+    return lists

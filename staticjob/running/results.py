@@ -45,7 +45,8 @@ def batch_table(
 ) -> pa.Table:
     """Results of `rows` (`ROW_DTYPE`, [n]) run at rung `length`.
 
-    columns: head columns, first axis n; a second axis D makes a fixed-size list, objects are strings.
+    columns: head columns, first axis n; a second axis D makes a fixed-size list; objects are strings or
+        arrays, which make lists of any length.
     reasons: why a row, by its index in `rows`, has no result; it becomes a row error.
     """
     n = len(rows)
@@ -71,7 +72,11 @@ def batch_table(
 
 def _head_array(values: NDArray[np.generic], failed: NDArray[np.bool_]) -> pa.Array:
     if values.ndim == 1:
-        return pa.array(values, pa.string() if values.dtype == object else None, mask=failed)
+        if values.dtype != object:
+            return pa.array(values, mask=failed)
+        lists = isinstance(values[0], np.ndarray)
+        kind = pa.list_(pa.from_numpy_dtype(values[0].dtype)) if lists else pa.string()
+        return pa.array(values, kind, mask=failed)
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     return pa.FixedSizeListArray.from_arrays(flat, values.shape[1], mask=pa.array(failed))
 

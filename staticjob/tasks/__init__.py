@@ -61,6 +61,9 @@ class Task:
 TASKS: dict[str, Task] = {
     "classify": Task((frozenset({"text"}), frozenset({"text", "text_pair"}))),
     "embed": Task((frozenset({"text"}),)),
+    "logprob": Task(
+        (frozenset({"text"}), frozenset({"context", "continuation"}), frozenset({"token_ids"})),
+    ),
     "reward": Task((frozenset({"messages"}), frozenset({"prompt", "response"}))),
     "generate": Task((frozenset({"prompt"}), frozenset({"messages"})), generates=True),
 }

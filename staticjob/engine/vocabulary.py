@@ -1,0 +1,52 @@
+"""A causal model's log-probabilities of given tokens, without ever holding all logits at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Logits held at once by one part of a batch: on a CPU about what its caches hold, on a GPU enough to fill it.
+CHUNK_BYTES = {"cpu": 16 * 2**20, "cuda": 256 * 2**20}
+LEAST_POSITIONS = 16
+
+
+def chunk_positions(kind: str, vocabulary: int) -> int:
+    """Positions whose logits are computed together, on a device of `kind` (`cpu` or `cuda`)."""
+    return max(LEAST_POSITIONS, CHUNK_BYTES[kind] // (4 * vocabulary))
+
+
+def last_hidden(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
+    """A causal model's last hidden states [B, L, D], before its vocabulary."""
+    hidden: Tensor = model.base_model(ids, attention_mask=mask).last_hidden_state
+    return hidden
+
+
+def logits(model: Any, hidden: Tensor) -> Tensor:
+    """Hidden states [n, D] → logits [n, V] in float32, capped where the model caps them."""
+    values: Tensor = model.get_output_embeddings()(hidden).float()
+    cap = getattr(model.config, "final_logit_softcapping", None)
+    return torch.tanh(values / cap) * cap if cap else values
+
+
+def target_logprobs(model: Any, hidden: Tensor, targets: Tensor, scored: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each target its log-probability, and whether no token is likelier: both [n], 0 where not scored.
+
+    hidden [n, D], targets [n], scored [n] bool. Positions that are scored are moved to the front and
+    computed a chunk of fixed size at a time, so that a position's bits do not depend on how many there are.
+    """
+    n, kind = len(targets), hidden.device.type
+    step = min(n, chunk_positions(kind, model.get_output_embeddings().weight.shape[0]))
+    order = torch.argsort(scored.logical_not(), stable=True)
+    # A captured graph cannot ask how many there are.
+    wanted = n if kind == "cuda" else int(scored.sum())
+    logprobs = torch.zeros(n, dtype=torch.float32, device=hidden.device)
+    greedy = torch.zeros(n, dtype=torch.bool, device=hidden.device)
+    for begin in range(0, wanted, step):
+        # The last chunk reaches back, so that it is full: some of its positions are computed twice.
+        at = order[min(begin, n - step) :][:step]
+        values = logits(model, hidden[at])  # [step, V]
+        logprobs[at] = -torch.nn.functional.cross_entropy(values, targets[at], reduction="none")
+        greedy[at] = values.argmax(dim=1) == targets[at]
+    return torch.where(scored, logprobs, 0.0), greedy & scored
