@@ -61,7 +61,7 @@ def newest_runs(dag_ids: list[str]) -> list[Run]:
 def _run(session: Session, run: DagRun) -> Run:
     query = XComModel.get_many(run_id=run.run_id, key="work", task_ids=PREPARE, dag_ids=run.dag_id, limit=1)
     pushed = session.scalar(query)
-    state = str(run.state.value if run.state else "queued")
+    state = str(run.state)
     info = RunInfo(
         dag_id=run.dag_id,
         run_id=run.run_id,
