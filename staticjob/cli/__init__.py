@@ -5,11 +5,13 @@ Kept free of heavy imports: `--help` answers at once, each command loads what it
 
 from staticjob.cli.asking import report, status, verify
 from staticjob.cli.group import main
+from staticjob.cli.models import import_gguf_
 from staticjob.cli.planning import plan, prepare_, tokenize, validate
 from staticjob.cli.running import chunk, finish, merge, run
 
 __all__ = ["main"]
 
 # In the order of the work, which is the order of `--help`.
-for _command in (validate, prepare_, tokenize, plan, chunk, merge, finish, run, status, verify, report):
+STEPS = (validate, prepare_, tokenize, plan, chunk, merge, finish, run)
+for _command in (*STEPS, status, verify, report, import_gguf_):
     main.add_command(_command)

@@ -6,6 +6,7 @@ numbers from the same files.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from pathlib import Path
@@ -20,7 +21,8 @@ def import_gguf(source: Path, target: Path) -> None:
     """Write the model in `source` (one .gguf file) as a directory `target`, which must not exist.
 
     The directory appears by one rename after everything in it is written. Raises ConfigError when the
-    file is not GGUF, holds an architecture transformers cannot load, or `target` exists.
+    file is not GGUF, holds an architecture transformers cannot load, or `target` exists, and where the
+    package gguf is not installed.
     """
     _check(source, target)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
@@ -42,6 +44,8 @@ def _check(source: Path, target: Path) -> None:
         raise ConfigError(f"GGUF file {source}: {error.strerror or error}") from None
     if magic != MAGIC:
         raise ConfigError(f"GGUF file {source}: does not start with 'GGUF'; give a model in GGUF format")
+    if importlib.util.find_spec("gguf") is None:
+        raise ConfigError(f"GGUF file {source}: reading it needs the package gguf; pip install gguf")
     if target.exists():
         raise ConfigError(f"target {target}: exists already; remove it or name another directory")
 
