@@ -17,8 +17,9 @@ from staticjob_airflow.page.snapshots import Snapshots
 from staticjob_airflow.page.trend import trend
 
 from staticjob import storage
+from staticjob.ledger import Ledger
 from staticjob.planning.history import History, Run, settings_of
-from staticjob.records import Ledger, Progress
+from staticjob.records import Progress
 from staticjob.status import SILENT_SECONDS, read_object, read_status
 
 NOW = dt.datetime.now(dt.UTC)
