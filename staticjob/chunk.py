@@ -217,6 +217,9 @@ class ChunkRun:
             versions=self._engine.versions,
             ceilings=self._ceilings,
         )
-        commit = publish(self._work, self._files, self._chunk, pa.concat_tables(self._tables), measured)
+        # The schema's notes come from the head; a cast to the same types copies nothing.
+        schema = results.result_schema([field.arrow() for field in self._engine.fields()])
+        rows = pa.concat_tables(self._tables).cast(schema)
+        commit = publish(self._work, self._files, self._chunk, rows, measured)
         self._standing.finished()
         return commit

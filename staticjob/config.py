@@ -150,6 +150,28 @@ class LogprobConfig(Section):
     token_logprobs: bool = Field(default=False, description="output column token_logprobs")
 
 
+class RerankConfig(Section):
+    """Options of the task `rerank`."""
+
+    group_by: str | None = Field(
+        default=None, description="kept column: output column rank among the rows of a file equal in it"
+    )
+    template: str | None = Field(
+        default=None, description="for a causal model: text around {query} and {document}, up to its answer"
+    )
+    yes: str = Field(default="yes", description="the answer, one token, whose probability is the score")
+    no: str = Field(default="no", description="the other answer")
+
+    @field_validator("template")
+    @classmethod
+    def _placeholders(cls, value: str | None) -> str | None:
+        if value is not None and (
+            value.count("{query}") != 1 or value.partition("{query}")[2].count("{document}") != 1
+        ):
+            raise ValueError("needs {query} once and {document} once behind it")
+        return value
+
+
 class HandoverConfig(Section):
     """When rows leave the static engine for vLLM."""
 
@@ -226,6 +248,7 @@ class JobConfig(Section):
     limits: LimitsConfig = LimitsConfig()
     embed: EmbedConfig = EmbedConfig()
     logprob: LogprobConfig = LogprobConfig()
+    rerank: RerankConfig = RerankConfig()
     generate: GenerateConfig | None = Field(default=None, description="required by the task generate")
     cost: CostConfig = CostConfig()
     airflow: AirflowConfig | None = None
@@ -246,6 +269,15 @@ class JobConfig(Section):
         if not any(self.input.columns.keys() - task.optional == reads for reads in task.reads):
             choices = " or ".join(" and ".join(map(repr, sorted(reads))) for reads in task.reads)
             raise ValueError(f"input.columns: task {self.task} needs a column for {choices}")
+        return self
+
+    @model_validator(mode="after")
+    def _group(self) -> JobConfig:
+        group = self.rerank.group_by
+        if group is not None and self.task != "rerank":
+            raise ValueError(f"rerank.group_by: task {self.task} gives no ranks; leave it out")
+        if group is not None and self.input.keep != "all" and group not in self.input.keep:
+            raise ValueError(f"rerank.group_by: name column {group!r} in input.keep too")
         return self
 
     @model_validator(mode="after")

@@ -27,7 +27,15 @@ from staticjob.merging.gather import (
     read_commits,
     result_heads,
 )
-from staticjob.merging.publish import ROW_GROUP_BYTES, ParquetLayout, Tally, output_schema, write_file
+from staticjob.merging.publish import (
+    ROW_GROUP_BYTES,
+    ParquetLayout,
+    Tally,
+    changed,
+    output_schema,
+    write_file,
+)
+from staticjob.merging.ranks import RANK, rank_rows
 from staticjob.merging.scratch import scratch_folder
 from staticjob.merging.spool import Spool
 from staticjob.records import Commit, InputFile, MergeCommit, MergeGroup, OutputFile, Plan, Prepared
@@ -63,12 +71,13 @@ def merge_group(
         log.info("merge %s: %d files kept from an earlier run", group.id, len(merged.files))
         return merged, True
     chunks = commits() if commits else read_commits(work, plan.chunks)
-    heads = result_heads(work, chunks) or _planned_heads(prepared)
+    computed = result_heads(work, chunks)
+    heads = _planned_heads(prepared) if computed is None else [*computed, *_ranks(prepared)]
     kept_schema = dataset.decode_schema(plan.kept_schema)
     schema = output_schema(kept_schema, heads)
     places = Places.of(group, plan)
     with Spool(places.rows, heads, scratch_folder()) as spool:
-        fill(spool, places, work=work, prepared=prepared, commits=chunks, heads=heads)
+        fill(spool, places, work=work, prepared=prepared, commits=chunks, heads=computed or heads)
         check_coverage(spool.seal(), places, prepared, group.id)
         claim.end_other_success(held)
         layout = ParquetLayout.of(schema, heads, prepared.config.output.compression)
@@ -111,6 +120,7 @@ class _Publication:
         file = self.prepared.files[self.places.files[index]]
         start, stop = self.places.starts[index], self.places.starts[index + 1]
         uri = self.held.output.file(file.output)
+        self._rank(file, start, stop)
         tally = write_file(
             uri,
             file,
@@ -128,6 +138,18 @@ class _Publication:
             index=file.index, path=file.output, rows=stop - start, size=found.size, version=found.version
         )
         return published, tally
+
+    def _rank(self, file: InputFile, start: int, stop: int) -> None:
+        """Rank the file's rows within their groups, where the job asks for it."""
+        group = self.prepared.config.rerank.group_by
+        if group is None or start == stop:
+            return
+        schema = pa.schema([self.kept_schema.field(group)])
+        groups = pa.concat_tables(dataset.read_kept(file, [group], schema))[group]
+        if len(groups) != stop - start:
+            raise changed(file, stop - start, str(len(groups)))
+        scores, answered = self.spool.numbers("score", start, stop)
+        self.spool.fill(RANK.name, start, rank_rows(groups, scores, answered))
 
     def _kept(self, file: InputFile) -> Iterator[pa.Table] | None:
         if not self.kept_schema.names:
@@ -170,6 +192,11 @@ def _commit(work: Work, prepared: Prepared, group: MergeGroup, merged: MergeComm
     if other is None:
         storage.put_json(work.merge(group.id), merged)
     return other or merged
+
+
+def _ranks(prepared: Prepared) -> list[pa.Field]:
+    """The column that no chunk can compute: it depends on the rows of other chunks."""
+    return [RANK] if prepared.config.rerank.group_by else []
 
 
 def _planned_heads(prepared: Prepared) -> list[pa.Field]:

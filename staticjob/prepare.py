@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from staticjob import __version__, claim, dataset, storage
+from staticjob import __version__, claim, dataset, storage, tasks
 from staticjob.clock import now
 from staticjob.config import JobConfig
 from staticjob.encoding import require_tokenizer
@@ -53,6 +53,8 @@ def prepare(
     model_dir = model_files.resolve(config.model)
     max_length(config, model_dir)
     require_tokenizer(model_dir)
+    # Refuses a model of another kind than the task's before anything of the input is read.
+    tasks.module(config.task).fields(config, model_dir)
     model = model_files.pin(model_dir, config.model)
     files = dataset.discover(config.input, config.output.uri)
     identity = fingerprint(config, files, model)

@@ -95,7 +95,7 @@ def verify(work: Work, prepared: Prepared, plan: Plan, rows: int, seed: int) -> 
         for (length, batch), picked in choose(plan, rows, rng).items()
     }
     model_dir = model_files.resolve_pinned(prepared.config.model, prepared.model)
-    heads = [f.name for f in tasks.module(prepared.config.task).fields(prepared.config, model_dir)]
+    heads = [f.name for f in tasks.module(prepared.config.task).head(prepared.config, model_dir).fields()]
     _read_published(prepared, [s for own in samples.values() for s in own], heads)
     shapes = [Shape(length, batch) for length, batch in samples]
     engine = StaticEngine(model_dir, prepared.config, shapes)
@@ -249,6 +249,8 @@ def _values(column: pa.Array) -> NDArray[Any]:
     """Results [n], or [n, D] where each is D numbers."""
     if pa.types.is_fixed_size_list(column.type):
         return vectors(column)
+    if pa.types.is_integer(column.type) or pa.types.is_boolean(column.type):
+        column = column.fill_null(pa.scalar(0).cast(column.type))  # nulls would make the numbers floats
     values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
     return values
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 import torch
 import transformers
 from tiny_encoders import FAMILIES
@@ -40,20 +41,16 @@ def save_causal(family: str, directory: Path, **changes: Any) -> Path:
 
 
 def class_logits(
-    directory: Path, texts: list[list[int]], types: list[list[int]] | None = None
+    directory: Path, texts: list[list[int]], types: list[list[int]] | None = None, **changes: Any
 ) -> torch.Tensor:
     """Logits [n, labels] of every row alone, by Hugging Face's eager attention."""
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
-        directory, attn_implementation="eager", dtype=torch.float32
+        directory, attn_implementation="eager", dtype=torch.float32, **changes
     ).eval()
+    extra = [{"token_type_ids": torch.tensor([t])} for t in types] if types else [{} for _ in texts]
     with torch.inference_mode():
         return torch.cat(
-            [
-                model(
-                    torch.tensor([text]), **({"token_type_ids": torch.tensor([types[i]])} if types else {})
-                ).logits
-                for i, text in enumerate(texts)
-            ]
+            [model(torch.tensor([t]), **more).logits for t, more in zip(texts, extra, strict=True)]
         )
 
 
@@ -64,3 +61,31 @@ def token_logprobs(directory: Path, texts: list[list[int]]) -> list[torch.Tensor
     ).eval()
     with torch.inference_mode():
         return [model(torch.tensor([text])).logits[0, :-1].double().log_softmax(-1) for text in texts]
+
+
+WORDS = [f"w{i}" for i in range(4, 101)]
+CHAT = "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} w9 {% endfor %}"
+
+
+def save_tokenizer(directory: Path, *, chat: bool = False, first: bool = False, plain: bool = False) -> Path:
+    """One token a word, `w4` to `w100`; BERT's templates, with `first` only [CLS] before a text, or none."""
+    vocabulary = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3} | {w: i + 4 for i, w in enumerate(WORDS)}
+    if chat:
+        vocabulary |= {"user": vocabulary.pop("w99"), "assistant": vocabulary.pop("w100")}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    if not plain:
+        tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+            single="[CLS] $A" if first or chat else "[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+        )
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+    fast.chat_template = CHAT if chat else None
+    fast.save_pretrained(directory)
+    return directory
+
+
+def words(row: list[int]) -> str:
+    """The text whose tokens these ids are."""
+    return " ".join(f"w{i}" for i in row)

@@ -22,7 +22,8 @@ class Field:
     """One output column: `dim` numbers a row, or a single one where `dim` is 0.
 
     With `names` the head gives int32 numbers and the column holds their names. With `length` the head
-    gives up to L numbers a row, and the column named so says how many of them count.
+    gives up to L numbers a row, and the column named so says how many of them count. `note` is a key and
+    a value that go with the column into the output's schema.
     """
 
     name: str
@@ -30,17 +31,18 @@ class Field:
     dim: int = 0
     names: tuple[str, ...] = ()
     length: str = ""
+    note: tuple[str, str] | None = None
 
     def arrow(self) -> pa.Field:
         """A number, a list of fixed or own length, or string where the numbers have names."""
         import pyarrow as pa
 
-        if self.names:
-            return pa.field(self.name, pa.string())
-        number = pa.from_numpy_dtype(np.dtype(self.kind))
+        kind = pa.string() if self.names else pa.from_numpy_dtype(np.dtype(self.kind))
         if self.length:
-            return pa.field(self.name, pa.list_(number))
-        return pa.field(self.name, pa.list_(number, self.dim) if self.dim else number)
+            kind = pa.list_(kind)
+        elif self.dim:
+            kind = pa.list_(kind, self.dim)
+        return pa.field(self.name, kind, metadata=dict([self.note]) if self.note else None)
 
 
 class Inputs(NamedTuple):

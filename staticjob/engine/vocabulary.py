@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,9 +24,14 @@ def last_hidden(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
     return hidden
 
 
-def logits(model: Any, hidden: Tensor) -> Tensor:
-    """Hidden states [n, D] → logits [n, V] in float32, capped where the model caps them."""
-    values: Tensor = model.get_output_embeddings()(hidden).float()
+def logits(model: Any, hidden: Tensor, tokens: Sequence[int] | None = None) -> Tensor:
+    """Hidden states [n, D] → logits [n, V] in float32, or of `tokens` alone; capped where the model does so."""
+    head = model.get_output_embeddings()
+    if tokens is None:
+        values: Tensor = head(hidden).float()
+    else:
+        bias = None if head.bias is None else head.bias[tokens]
+        values = torch.nn.functional.linear(hidden, head.weight[tokens], bias).float()
     cap = getattr(model.config, "final_logit_softcapping", None)
     return torch.tanh(values / cap) * cap if cap else values
 

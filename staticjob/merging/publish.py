@@ -126,14 +126,14 @@ def write_file(
             at = start
             for rows, columns in _row_groups(kept, stop - start, spool.row_bytes):
                 if at + rows > stop:
-                    raise _changed(file, stop - start, "more")
+                    raise changed(file, stop - start, "more")
                 values = {**columns, **spool.read(at, at + rows)}
                 table = pa.table([values[name] for name in layout.schema.names], schema=layout.schema)
                 parquet.write_table(table, row_group_size=rows)
                 tally.add(table)
                 at += rows
         if at != stop:
-            raise _changed(file, stop - start, str(at - start))
+            raise changed(file, stop - start, str(at - start))
         before_publish()
     return tally
 
@@ -167,7 +167,7 @@ def _columns(tables: Iterable[pa.Table]) -> dict[str, pa.ChunkedArray]:
     return dict(zip(table.schema.names, table.columns, strict=True))
 
 
-def _changed(file: InputFile, planned: int, found: str) -> DataError:
+def changed(file: InputFile, planned: int, found: str) -> DataError:
     return DataError(
         f"{file.object.uri}: the input changed: {found} rows where {planned} were planned; "
         "run the job again to plan the input as it is now"

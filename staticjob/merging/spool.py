@@ -119,6 +119,19 @@ class Spool:
         columns["rung"] = pa.array(records["rung"], mask=records["rung"] == 0)
         return columns
 
+    def numbers(self, name: str, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """A numeric head's values of rows start..stop, and which of them carry a result."""
+        size = self._dtype.itemsize
+        values, statuses = (self._records[field][start:stop].copy() for field in (name, "status"))
+        self._file.give_back(start * size, stop * size)
+        return values, np.isin(statuses, [STATUSES.index(s.value) for s in WITH_RESULT])
+
+    def fill(self, name: str, start: int, values: NDArray[Any]) -> None:
+        """Set a numeric head of the rows from `start` on to values [n]."""
+        size = self._dtype.itemsize
+        self._records[name][start : start + len(values)] = values
+        self._file.give_back(start * size, (start + len(values)) * size)
+
     def close(self) -> None:
         """Give back the disk."""
         for heap in self._heaps.values():
@@ -164,7 +177,8 @@ class Spool:
             return self._heaps[field.name].add(to_bytes(column))
         if pa.types.is_fixed_size_list(field.type):
             return vectors(column)
-        values: NDArray[Any] = column.fill_null(0).to_numpy(zero_copy_only=False)
+        zero = pa.scalar(0).cast(field.type)
+        values: NDArray[Any] = column.fill_null(zero).to_numpy(zero_copy_only=False)
         return values
 
     def _head_array(self, field: pa.Field, values: NDArray[Any], null: NDArray[np.bool_]) -> pa.Array:

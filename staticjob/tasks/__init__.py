@@ -64,6 +64,7 @@ TASKS: dict[str, Task] = {
     "logprob": Task(
         (frozenset({"text"}), frozenset({"context", "continuation"}), frozenset({"token_ids"})),
     ),
+    "rerank": Task((frozenset({"query", "document"}),)),
     "reward": Task((frozenset({"messages"}), frozenset({"prompt", "response"}))),
     "generate": Task((frozenset({"prompt"}), frozenset({"messages"})), generates=True),
 }
