@@ -29,7 +29,7 @@ def finish(
     *,
     command: str,
     write_report: Callable[[Sequence[Commit]], None],
-    write_history: Callable[[Manifest], None],
+    write_history: Callable[[Manifest, Sequence[Commit]], None],
 ) -> tuple[Manifest, bool]:
     """Check and publish; returns the manifest and whether the output was finished before.
 
@@ -61,7 +61,7 @@ def finish(
     except DataError:
         storage.delete([output.success])
         raise
-    write_history(manifest)
+    write_history(manifest, list(commits.values()))
     _succeed(held)
     return manifest, False
 

@@ -71,7 +71,8 @@ def make_plan(
         min(CHUNK_ROWS, CHUNK_RESULT_BYTES // result_row_bytes),
         cap,
     )
-    decode = growth.chunk_seconds if growth else lambda chunk, kind: 0.0
+    # Measured seconds of a batch hold its decoding; assumed ones do not.
+    decode = growth.chunk_seconds if growth and rates is None else lambda chunk, kind: 0.0
     packs = pack_chunks(
         chunks,
         lambda chunk: chunk_seconds(working_rates, chunk) + decode(chunk, target.kind),

@@ -13,6 +13,7 @@ from functools import cache, partial
 from staticjob import dataset, storage, tasks
 from staticjob.clock import now
 from staticjob.errors import ConfigError, DataError
+from staticjob.generating.curve_history import Earlier
 from staticjob.layout import Output, Work
 from staticjob.merging.publish import output_schema
 from staticjob.models import model_files
@@ -168,7 +169,7 @@ def finish(work: Work, prepared: Prepared, plan: Plan) -> tuple[Manifest, bool]:
     """Check the whole output, describe it and write `_SUCCESS`; also whether that was done before."""
     from staticjob.finish import finish as check_and_publish
 
-    def record(manifest: Manifest) -> None:
+    def record(manifest: Manifest, commits: Sequence[Commit]) -> None:
         config = prepared.config
         if config.output.history_uri is None:
             return
@@ -187,8 +188,15 @@ def finish(work: Work, prepared: Prepared, plan: Plan) -> tuple[Manifest, bool]:
                 versions=manifest.versions,
             ),
         )
+        outcomes = [(c.length, c.generation) for c in commits if c.generation]
+        before = history.earlier_texts(config.output.history_uri, prepared.model.digest)
         history.append(
-            config.output.history_uri, run, prepared.model.digest, manifest.rates, plan.memory.available
+            config.output.history_uri,
+            run,
+            prepared.model.digest,
+            manifest.rates,
+            plan.memory.available,
+            Earlier.of(config.generate.max_new_tokens, outcomes, before) if config.generate else None,
         )
 
     return check_and_publish(

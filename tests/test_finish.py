@@ -31,7 +31,7 @@ def finish_it(made: Fabricated, calls: list[str] | None = None) -> tuple[Manifes
     def write_report(commits: Sequence[Commit]) -> None:
         calls.append(f"report, success {'there' if storage.head(made.output.success) else 'absent'}")
 
-    def write_history(manifest: Manifest) -> None:
+    def write_history(manifest: Manifest, commits: object) -> None:
         calls.append(f"history, success {'there' if storage.head(made.output.success) else 'absent'}")
 
     return finish(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
+from staticjob.config import GenerateConfig
 from staticjob.errors import ConfigError
 from staticjob.models.model_files import model_config, read_json
 
@@ -26,6 +27,11 @@ class GenerateOptions:
     min_new_tokens: int = 0
     ignore_eos: bool = False
     logprobs: bool = False
+
+    @classmethod
+    def of(cls, config: GenerateConfig) -> GenerateOptions:
+        """As the job file says; what concerns its output columns alone is left out."""
+        return cls(**{f.name: getattr(config, f.name) for f in fields(cls)})
 
 
 def stop_ids(model_dir: Path, options: GenerateOptions) -> tuple[int, ...]:

@@ -102,6 +102,7 @@ class VllmWork(Record):
 class Outcome(Record):
     """Generation in one committed chunk."""
 
+    samples: int = Field(description="of every row")
     prompts: Ledger = Field(description="slots of the static prefills")
     decode: Ledger = Field(description="slots of the static decode passes")
     curve: Curve

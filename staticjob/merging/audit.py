@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from staticjob.errors import DataError
-from staticjob.records import Commit, MergeCommit, Plan, Prepared, RowError, Status
+from staticjob.records import Chunk, Commit, MergeCommit, Plan, Prepared, RowError, Status
 
 SHOWN_ERRORS = 3
 
@@ -21,7 +21,7 @@ def audit(
     """
     for chunk in plan.chunks:
         commit = commits[chunk.id]
-        if (commit.rows, commit.batches) != (chunk.rows, chunk.batches) or commit.ledger != chunk.ledger:
+        if not _as_planned(commit, chunk):
             raise DataError(
                 f"chunk {chunk.id}: its commit has {commit.rows} rows in {commit.batches} batches and "
                 f"{commit.ledger.slots} slots ({commit.ledger.useful} useful), the plan {chunk.rows} in "
@@ -46,6 +46,14 @@ def audit(
             f"{_spell(expected)}; delete the work prefix and run the job again"
         )
     return {status: published[status] for status in Status if published[status]}
+
+
+def _as_planned(commit: Commit, chunk: Chunk) -> bool:
+    """Whether rows, batches and slots are the plan's; what rows grow by, only the run can know."""
+    if (commit.rows, commit.batches) != (chunk.rows, chunk.batches):
+        return False
+    texts = commit.generation
+    return commit.ledger == (texts.prompts + texts.decode if texts else chunk.ledger)
 
 
 def row_statuses(plan: Plan, commits: Iterable[Commit]) -> Counter[Status]:

@@ -12,6 +12,7 @@ from pydantic import Field
 from staticjob import storage
 from staticjob.config import JobConfig
 from staticjob.errors import DataError
+from staticjob.generating.curve_history import Earlier
 from staticjob.ledger import Ledger
 from staticjob.record import Record
 from staticjob.records import Rates
@@ -45,6 +46,7 @@ class History(Record):
     rates: Rates | None
     device_memory: int | None = Field(description="bytes of the device the rates were measured on")
     runs: tuple[Run, ...] = ()
+    generation: Earlier | None = Field(default=None, description="of the newest run that generated")
 
 
 def settings_of(
@@ -82,7 +84,21 @@ def read(uri: str) -> History | None:
         return None
 
 
-def append(uri: str, run: Run, model_digest: str, rates: Rates | None, device_memory: int | None) -> None:
+def earlier_texts(uri: str | None, model_digest: str) -> Earlier:
+    """What the job's last run with the same model says about its texts; empty where there was none."""
+    past = read(uri) if uri else None
+    known = past.generation if past and past.model_digest == model_digest else None
+    return known or Earlier()
+
+
+def append(
+    uri: str,
+    run: Run,
+    model_digest: str,
+    rates: Rates | None,
+    device_memory: int | None,
+    generation: Earlier | None = None,
+) -> None:
     """Add a finished run, replacing an earlier record of the same fingerprint and output.
 
     The last writer wins: two runs that finish at once may lose one line of history, no result.
@@ -99,5 +115,6 @@ def append(uri: str, run: Run, model_digest: str, rates: Rates | None, device_me
             rates=kept,
             device_memory=device_memory or (old.device_memory if old else None),
             runs=(*runs, run)[-KEPT_RUNS:],
+            generation=generation or (old.generation if old else None),
         ),
     )

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from staticjob import storage
 from staticjob.errors import ConfigError
 from staticjob.layout import Work
 from staticjob.models import model_files
+from staticjob.planning import history
 from staticjob.planning.device import forget_peak
 from staticjob.records import Ceilings, Chunk, Commit, Plan, Prepared
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag
+from staticjob.tasks import TASKS
 
 log = logging.getLogger(__name__)
 
@@ -68,20 +71,22 @@ def run_pack(
     if reused:
         log.info("%d of %d chunks were already committed and are kept", reused, len(chunks))
     if todo:
-        _run(work, prepared, plan, todo, stop, began, commits, reporter)
+        run = _generate if TASKS[prepared.config.task].generates else _prefill
+        for commit in run(work, prepared, plan, todo, stop, began, reporter):
+            commits[commit.chunk] = commit
     return PackResult(tuple(commits[chunk.id] for chunk in chunks), reused)
 
 
-def _run(
+def _prefill(
     work: Work,
     prepared: Prepared,
     plan: Plan,
     todo: list[Chunk],
     stop: StopFlag,
     began: float,
-    commits: dict[str, Commit],
     reporter: Reporter,
-) -> None:
+) -> Iterator[Commit]:
+    """Chunks whose rows take one pass."""
     # Deferred: these load torch, which neither a finished pack nor the CLI's help needs.
     from staticjob.chunk import ChunkRun, Worker
     from staticjob.engine import Shape, StaticEngine
@@ -109,8 +114,28 @@ def _run(
         stop.check()
         commit = ChunkRun(work, prepared.files, chunk, worker).run(start_seconds)
         start_seconds = 0.0
-        commits[chunk.id] = commit
         reporter.committed(commit)
+        yield commit
+
+
+def _generate(
+    work: Work,
+    prepared: Prepared,
+    plan: Plan,
+    todo: list[Chunk],
+    stop: StopFlag,
+    began: float,
+    reporter: Reporter,
+) -> Iterator[Commit]:
+    """Chunks whose rows grow."""
+    from staticjob.generating.generate_pack import Dtype, Place, run_chunks
+
+    device, dtype = _placement(prepared, plan)
+    forget_peak()
+    model_dir = model_files.resolve_pinned(prepared.config.model, prepared.model)
+    earlier = history.earlier_texts(prepared.config.output.history_uri, prepared.model.digest)
+    place = Place(model_dir, device, cast(Dtype, dtype))
+    yield from run_chunks(work, prepared, todo, place, earlier, stop, reporter)
 
 
 def _placement(prepared: Prepared, plan: Plan) -> tuple[str, str]:

@@ -19,13 +19,17 @@ LINE_SECONDS = 10.0
 
 
 class Reporter:
-    """Counts slots and rows as batches finish, and shows how fast that goes."""
+    """Counts slots and rows as batches finish, and shows how fast that goes.
+
+    Where rows grow nobody knows the slots beforehand: after `by_rows` what is left is told in rows.
+    """
 
     def __init__(self, plan: Plan, chunks: Iterable[str]) -> None:
         wanted = set(chunks)
         self._total = sum(c.ledger.slots for c in plan.chunks if c.id in wanted)
         self._rows_total = sum(c.rows for c in plan.chunks if c.id in wanted)
         self._slots = self._kept_slots = self._useful = self._rows = 0
+        self._unit = "slots"
         self._started = self._last_line = time.monotonic()
         self._bar = _Bar(self._rows_total) if sys.stderr.isatty() else None
 
@@ -37,6 +41,20 @@ class Reporter:
     ) -> None:
         if self._bar:
             self._bar.close()
+
+    def by_rows(self) -> None:
+        """Measure what is left in rows instead of slots."""
+        self._total, self._unit = self._rows_total, "rows"
+
+    def texts(self, rows: int, tokens: int, kept: bool = False) -> None:
+        """Rows answered with `tokens` in all, or found answered."""
+        self._slots += rows
+        self._rows += rows
+        if kept:
+            self._kept_slots += rows
+        else:
+            self._useful += tokens
+        self._draw()
 
     def kept(self, ledger: Ledger, rows: int) -> None:
         """Work found done: it counts as progress, not as speed."""
@@ -74,7 +92,7 @@ class Reporter:
             self._last_line = now
             share = 100 * self._slots / self._total
             tail = f", {measured.text}" if measured else ""
-            log.info("%d of %d rows, %.0f%% of slots%s", self._rows, self._rows_total, share, tail)
+            log.info("%d of %d rows, %.0f%% of %s%s", self._rows, self._rows_total, share, self._unit, tail)
 
 
 class _Bar:
