@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from staticjob.config import LimitsConfig
 from staticjob.errors import ConfigError
+from staticjob.long_runs import LongRuns
 from staticjob.records import Status
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class TextEncoder:
         self.max_length = max_length
         self._limits = limits
         self._room = max_length - self._special
+        self._runs = LongRuns(tokenizer)
         tokenizer.enable_truncation(max_length, direction="right" if keep == "start" else "left")
 
     def encode(self, columns: Mapping[str, Sequence[Any]]) -> list[Encoded]:
@@ -130,22 +132,16 @@ class TextEncoder:
         for i, piece, encoding in zip(present, cut, encodings, strict=True):
             text = texts[i] or ""
             if len(piece) < len(text) and not self._overfull(encoding):
-                encoding = self._encode_longer(text, reach)
+                text = self._runs.shorten(text)
+                encoding = _encode_longer(
+                    self._tokenizer, text, reach, self._overfull, self._keep, self._adds_special
+                )
             outcomes[i] = self._outcome(encoding)
         return outcomes
 
     def _overfull(self, encoding: Encoding) -> bool:
         """Whether a cut text has enough tokens beyond the limit for its edge not to matter."""
         return sum(len(e.ids) - self._special for e in encoding.overflowing) >= CUT_MARGIN
-
-    def _encode_longer(self, text: str, reach: int) -> Encoding:
-        """Encode ever longer pieces until the limit is passed or the text is whole."""
-        while True:
-            reach *= 4
-            piece = _cut(text, reach, self._keep)
-            encoding: Encoding = self._tokenizer.encode(piece, add_special_tokens=self._adds_special)
-            if len(piece) == len(text) or self._overfull(encoding):
-                return encoding
 
     def _outcome(self, encoding: Encoding) -> Encoded:
         ids = encoding.ids
@@ -166,13 +162,32 @@ def encode_prefixes(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> l
     reach = max(1024, limit * CHARS_PER_TOKEN)
     cut = [_cut(text, reach, "start") for text in texts]
     encodings = tokenizer.encode_batch_fast(cut, add_special_tokens=False)
+
+    def full(encoding: Encoding) -> bool:
+        return len(encoding.ids) >= limit + CUT_MARGIN
+
     for i, text in enumerate(texts):
-        longer = reach
-        while len(cut[i]) < len(text) and len(encodings[i].ids) < limit + CUT_MARGIN:
-            longer *= 4
-            cut[i] = _cut(text, longer, "start")
-            encodings[i] = tokenizer.encode(cut[i], add_special_tokens=False)
+        if len(cut[i]) < len(text) and not full(encodings[i]):
+            text = LongRuns(tokenizer).shorten(text)
+            encodings[i] = _encode_longer(tokenizer, text, reach, full, "start", False)
     return encodings
+
+
+def _encode_longer(
+    tokenizer: Tokenizer,
+    text: str,
+    reach: int,
+    full: Callable[[Encoding], bool],
+    keep: Literal["start", "end"],
+    special: bool,
+) -> Encoding:
+    """Encode ever longer pieces, beyond `reach` characters, until one is full or the text is whole."""
+    while True:
+        reach *= 4
+        piece = _cut(text, reach, keep)
+        encoding: Encoding = tokenizer.encode(piece, add_special_tokens=special)
+        if len(piece) == len(text) or full(encoding):
+            return encoding
 
 
 def missing(role: str, text: str | None) -> Encoded | None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from small_jobs import job, texts, write_input
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from staticjob import dataset, encoding, steps
 from staticjob.config import LimitsConfig, ModelConfig
-from staticjob.encoding import TextEncoder, load_tokenizer
+from staticjob.encoding import TextEncoder, encode_prefixes, load_tokenizer
 from staticjob.errors import ConfigError
+from staticjob.long_runs import LongRuns
 from staticjob.models import model_files
 from staticjob.prepare import prepare
 from staticjob.records import ROW_DTYPE, Status
@@ -55,27 +57,74 @@ def test_cutting_a_long_document_first_keeps_the_same_tokens(minilm_dir: Path) -
             assert list(outcome.ids) == expected, text[:40]
 
 
+class Counting:
+    """A tokenizer that counts the characters it is given."""
+
+    def __init__(self, inner: Tokenizer) -> None:
+        self._inner = inner
+        self.characters = 0
+
+    def encode_batch_fast(self, texts: list[str], **options: bool) -> list[Any]:
+        self.characters += sum(map(len, texts))
+        return list(self._inner.encode_batch_fast(texts, **options))
+
+    def encode(self, text: str, **options: bool) -> Any:
+        self.characters += len(text)
+        return self._inner.encode(text, **options)
+
+
 def test_a_huge_document_is_not_tokenized_whole(minilm_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
     made = encoder(minilm_dir, 128)
-
-    class Counting:
-        def __init__(self, inner: Tokenizer) -> None:
-            self._inner = inner
-
-        def encode_batch_fast(self, texts: list[str]) -> list[object]:
-            seen.extend(len(t) for t in texts)
-            return self._inner.encode_batch_fast(texts)
-
-        def encode(self, text: str) -> object:
-            seen.append(len(text))
-            return self._inner.encode(text)
-
-    monkeypatch.setattr(made, "_tokenizer", Counting(made._tokenizer))
+    counting = Counting(made._tokenizer)
+    monkeypatch.setattr(made, "_tokenizer", counting)
     (outcome,) = made.encode_texts(["some words of prose " * 500_000])
     assert outcome.status is Status.TRUNCATED
     assert len(outcome.ids) == 128
-    assert sum(seen) < 10_000
+    assert counting.characters < 10_000
+
+
+HUGE = 300_000
+HUGE_ROWS = {
+    " " * HUGE: Status.EMPTY,
+    "\r\n\t " * (HUGE // 4): Status.EMPTY,
+    "x" * HUGE: Status.OK,
+    "a1" * (HUGE // 2) + ", b": Status.OK,
+    "one" + " " * HUGE + "two" + "\n" * HUGE + "three" + "y" * HUGE: Status.OK,
+    "é" + "z" * HUGE + "." + " \t" * HUGE + "end": Status.OK,
+    "one " * 200 + " " * HUGE + "two": Status.TRUNCATED,
+}
+
+
+@pytest.mark.parametrize("keep", ["start", "end"])
+def test_a_huge_row_of_few_tokens_is_read_by_its_runs(
+    minilm_dir: Path, monkeypatch: pytest.MonkeyPatch, keep: Literal["start", "end"]
+) -> None:
+    made = TextEncoder(load_tokenizer(minilm_dir), 128, LimitsConfig(), keep=keep)
+    whole = load_tokenizer(minilm_dir)
+    whole.enable_truncation(128, direction="right" if keep == "start" else "left")
+    counting = Counting(made._tokenizer)
+    monkeypatch.setattr(made, "_tokenizer", counting)
+    outcomes = made.encode_texts(list(HUGE_ROWS))
+    assert [o.status for o in outcomes] == list(HUGE_ROWS.values())
+    assert [list(o.ids) for o in outcomes if o.ids] == [
+        whole.encode(text).ids for text, status in HUGE_ROWS.items() if status is not Status.EMPTY
+    ]
+    assert counting.characters < 10_000 * len(HUGE_ROWS)
+
+
+def test_huge_texts_of_pairs_are_read_by_their_runs_too(minilm_dir: Path) -> None:
+    whole, counting = load_tokenizer(minilm_dir), Counting(load_tokenizer(minilm_dir))
+    found = encode_prefixes(counting, list(HUGE_ROWS), 1000)
+    assert [e.ids for e in found] == [whole.encode(t, add_special_tokens=False).ids for t in HUGE_ROWS]
+    assert counting.characters < 60_000 * len(HUGE_ROWS)
+
+
+def test_runs_stay_whole_where_the_tokenizer_tells_their_lengths_apart() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "1": 1, " ": 2}, unk_token=" "))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    runs = LongRuns(tokenizer)
+    for text in (" " * 5000, "a1" * 5000, "a" + "\n" * 5000 + "1"):
+        assert runs.shorten(text) == text
 
 
 def test_a_row_over_the_limit_is_truncated_or_refused_as_the_job_says(minilm_dir: Path) -> None:
