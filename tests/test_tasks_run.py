@@ -26,8 +26,9 @@ from tiny_tasks import (
 )
 
 from staticjob import steps, storage
+from staticjob.chunk import ChunkRun, Worker
+from staticjob.engine import Shape, StaticEngine
 from staticjob.errors import ConfigError
-from staticjob.running.pack import run_pack
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag
 from staticjob.verify import verify
@@ -58,9 +59,12 @@ def start(base: Path, task: str, columns: dict[str, list[Any]], **sections: Any)
 
 def finish(made: Planned) -> list[dict[str, Any]]:
     """Run, merge, and read the output; every row has the bits that running it again gives."""
-    ids = [chunk.id for chunk in made.plan.chunks]
-    with Reporter(made.plan, ids) as reporter:
-        run_pack(made.work, made.prepared, made.plan, ids, StopFlag(), reporter)
+    config = made.prepared.config
+    shapes = [Shape(rung.length, rung.batch) for rung in made.plan.rungs]
+    engine = StaticEngine(Path(config.model.path), config, shapes)
+    worker = Worker(engine, StopFlag(), Reporter(made.plan, [chunk.id for chunk in made.plan.chunks]))
+    for chunk in made.plan.chunks:
+        ChunkRun(made.work, made.prepared.files, chunk, worker).run(0.0)
     steps.merge(made.work, made.prepared, made.plan)
     assert verify(made.work, made.prepared, made.plan, 100, 0).bit_equal
     return read_output(made.output)
