@@ -142,6 +142,22 @@ class EmbedConfig(Section):
     normalize: Auto | bool = Field(
         default="auto", description="unit length; auto: from the model's sentence-transformers files"
     )
+    prompt: str | None = Field(default=None, description="put before every text, e.g. 'query: '")
+    prompt_name: Auto | str = Field(
+        default="auto", description="one of the prompts in the model's own files; auto: its default, if any"
+    )
+    dimensions: int | None = Field(
+        default=None, gt=0, description="first components kept (Matryoshka), before normalising"
+    )
+    output_dtype: Literal["float32", "float16", "int8", "binary"] = Field(
+        default="float32", description="int8: the largest component is 127; binary: signs, 8 to a byte"
+    )
+
+    @model_validator(mode="after")
+    def _one_prompt(self) -> EmbedConfig:
+        if self.prompt is not None and self.prompt_name != "auto":
+            raise ValueError("give either prompt or prompt_name, not both")
+        return self
 
 
 class LogprobConfig(Section):

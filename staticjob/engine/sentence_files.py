@@ -1,4 +1,4 @@
-"""What a model's sentence-transformers files say about pooling and normalising. Needs no torch."""
+"""What a model's sentence-transformers files say about prompts, pooling and normalising. Needs no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from staticjob.config import EmbedConfig
 from staticjob.errors import ConfigError
-from staticjob.models.model_files import read_json
+from staticjob.models.model_files import read_json, read_object
 
 # sentence-transformers' names for the poolings this engine has.
 POOLINGS = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
@@ -53,6 +53,37 @@ def embedding_of(model_dir: Path, wanted: EmbedConfig) -> Embedding:
                 "engine does not run; set embed.pooling and embed.normalize to do without it"
             )
     return _choose(wanted, pooling, normalize)
+
+
+def prompt_of(model_dir: Path, wanted: EmbedConfig) -> str:
+    """What is put before every text: the job's own prompt, or the model's that it names, or its default.
+
+    Raises ConfigError for a prompt the model does not have, and for a model that pools without its prompt.
+    """
+    prompt = wanted.prompt
+    path = model_dir / "config_sentence_transformers.json"
+    if prompt is None:
+        settings = read_object(path, "expected") if path.is_file() else {}
+        prompts = settings.get("prompts") or {}
+        name = settings.get("default_prompt_name") if wanted.prompt_name == "auto" else wanted.prompt_name
+        if name is not None and name not in prompts:
+            known = ", ".join(sorted(prompts)) or "none"
+            raise ConfigError(
+                f"embed.prompt_name: model {model_dir} has no prompt {name!r} (it has {known}); "
+                "name one of them or give embed.prompt"
+            )
+        prompt = str(prompts[name]) if name is not None else ""
+    if prompt and not _pools_prompt(model_dir):
+        raise ConfigError(
+            f"model {model_dir}: its pooling leaves the prompt's tokens out, which this engine does not; "
+            "set embed.prompt to '' to do without"
+        )
+    return prompt
+
+
+def _pools_prompt(model_dir: Path) -> bool:
+    path = model_dir / "1_Pooling" / "config.json"
+    return not path.is_file() or read_object(path, "expected").get("include_prompt", True) is not False
 
 
 def _choose(wanted: EmbedConfig, pooling: str, normalize: bool) -> Embedding:

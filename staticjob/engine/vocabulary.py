@@ -25,7 +25,7 @@ def last_hidden(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
 
 
 def logits(model: Any, hidden: Tensor, tokens: Sequence[int] | None = None) -> Tensor:
-    """Hidden states [n, D] → logits [n, V] in float32, or of `tokens` alone; capped where the model does so."""
+    """Hidden states [n, D] → logits [n, V] in float32, or of `tokens` alone; capped where the model caps."""
     head = model.get_output_embeddings()
     if tokens is None:
         values: Tensor = head(hidden).float()

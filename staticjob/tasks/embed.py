@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from staticjob.config import JobConfig
 from staticjob.engine.heads import Field, Inputs, Loads, Outputs, finite_rows
-from staticjob.engine.sentence_files import embedding_of
+from staticjob.engine.sentence_files import embedding_of, prompt_of
 from staticjob.errors import ConfigError
 from staticjob.models.model_files import model_config
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from staticjob.encoding import TextEncoder
+    from staticjob.encoding import Encoded
 
 HIDDEN_SIZE = ("hidden_size", "d_model", "dim", "n_embd")
 
 
-def encoder(job: JobConfig, model_dir: Path, max_length: int) -> TextEncoder:
-    """Texts with the tokenizer's own special tokens."""
-    from staticjob.encoding import TextEncoder, load_tokenizer
-
-    return TextEncoder(load_tokenizer(model_dir, job.model.trust_remote_code), max_length, job.limits)
+def encoder(job: JobConfig, model_dir: Path, max_length: int) -> PromptedTexts:
+    """Texts behind the job's or the model's prompt, with the tokenizer's own special tokens."""
+    return PromptedTexts(job, model_dir, max_length)
 
 
 def fields(job: JobConfig, model_dir: Path) -> list[pa.Field]:
-    """`embedding`: fixed_size_list<float32>[dim]."""
+    """`embedding`: as many numbers as the model's vectors or the job's `dimensions` have; bits in bytes."""
     return [field.arrow() for field in head(job, model_dir).fields()]
 
 
@@ -35,8 +34,24 @@ def head(job: JobConfig, model_dir: Path) -> EmbedHead:
     return EmbedHead(job, model_dir)
 
 
+class PromptedTexts:
+    """The role `text`, each behind the same prompt; a row without a text has none to add it to."""
+
+    def __init__(self, job: JobConfig, model_dir: Path, max_length: int) -> None:
+        from staticjob.encoding import TextEncoder, load_tokenizer
+
+        self._prompt = prompt_of(model_dir, job.embed)
+        tokenizer = load_tokenizer(model_dir, job.model.trust_remote_code)
+        self._texts = TextEncoder(tokenizer, max_length, job.limits)
+
+    def encode(self, columns: Mapping[str, Sequence[Any]]) -> list[Encoded]:
+        """One outcome per row, in order."""
+        texts = columns["text"]
+        return self._texts.encode_texts([self._prompt + text if text else text for text in texts])
+
+
 class EmbedHead:
-    """One vector a row, pooled over its tokens and, where wanted, of unit length."""
+    """One vector a row, pooled over its tokens, cut, of unit length and narrowed where wanted."""
 
     loads: Loads = "AutoModel"
 
@@ -44,18 +59,37 @@ class EmbedHead:
         self.embedding = embedding_of(model_dir, job.embed)
         config = model_config(model_dir)
         config = config.get("text_config") or config
-        self.dim = next((config[k] for k in HIDDEN_SIZE if isinstance(config.get(k), int)), 0)
-        if not self.dim:
+        size = next((config[k] for k in HIDDEN_SIZE if isinstance(config.get(k), int)), 0)
+        if not size:
             raise ConfigError(f"model {model_dir}: config.json names no hidden size; task embed needs one")
+        self.dim = job.embed.dimensions or size
+        self.kind = job.embed.output_dtype
+        if self.dim > size:
+            raise ConfigError(f"embed.dimensions: {self.dim} is more than the model's {size}")
+        if self.kind == "binary" and self.dim % 8:
+            raise ConfigError(
+                f"embed.output_dtype: {self.dim} signs fill no whole bytes; set embed.dimensions"
+            )
 
     def fields(self) -> list[Field]:
-        return [Field("embedding", "float32", self.dim)]
+        if self.kind == "binary":
+            return [Field("embedding", "uint8", self.dim // 8)]
+        return [Field("embedding", self.kind, self.dim)]
 
     def __call__(self, model: Any, inputs: Inputs) -> Outputs:
-        from staticjob.engine import pooling
+        from staticjob.engine import pooling, quantize
 
         hidden = model(inputs.ids, attention_mask=inputs.mask).last_hidden_state  # [B, L, D]
         vectors = pooling.POOL[self.embedding.pooling](hidden.float(), inputs.mask)
+        vectors = vectors[:, : self.dim]
         if self.embedding.normalize:
             vectors = pooling.normalize(vectors)
-        return Outputs({"embedding": vectors}, finite_rows(vectors))
+        finite = finite_rows(vectors)
+        if self.kind == "float16":
+            vectors = vectors.half()
+            finite = finite_rows(vectors)
+        elif self.kind == "int8":
+            vectors = quantize.to_int8(vectors)
+        elif self.kind == "binary":
+            vectors = quantize.to_bits(vectors)
+        return Outputs({"embedding": vectors}, finite)
