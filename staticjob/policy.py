@@ -75,6 +75,19 @@ class Decision(Record):
     active: int = Field(default=0, description="its rows that go on")
     rows_to_come: int
 
+    cap: int = Field(default=0, description="tokens a row may generate")
+
+    @property
+    def words(self) -> str:
+        """The plan, for people."""
+        if self.rest_to_vllm and self.hand_over_at < self.cap:
+            return f"rows not begun to vLLM, the others at step {self.hand_over_at}"
+        if self.rest_to_vllm:
+            return "rows not begun to vLLM"
+        if self.hand_over_at < self.cap:
+            return f"hand over at step {self.hand_over_at}"
+        return "static to the end"
+
     @property
     def gain(self) -> float:
         """Seconds saved over all-static."""
@@ -104,6 +117,7 @@ def decide(scope: Scope, share: Array, rules: Rules, looked_at: Running | None =
         step=looked_at.step if looked_at else 0,
         active=looked_at.active if looked_at else 0,
         rows_to_come=scope.rows_to_come,
+        cap=scope.cap,
     )
 
 

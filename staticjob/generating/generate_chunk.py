@@ -148,6 +148,7 @@ class GenerateChunk:
             tails=len(tails) - whole,
             rows=whole,
             prefilled=sum(len(tail.prompt) + len(tail.tokens) for tail in tails),
+            again=sum(len(tail.prompt) + len(tail.tokens) - 1 for tail in tails if tail.tokens),
             generated=sum(len(self._texts.rows[t.key].tokens) - len(t.tokens) for t in tails),
             seconds=seconds - started,
             start_seconds=started,

@@ -94,9 +94,14 @@ class VllmWork(Record):
     tails: int = Field(default=0, description="rows that began in the static engine")
     rows: int = Field(default=0, description="rows it ran from their prompt on")
     prefilled: int = Field(default=0, description="tokens of the prompts, and of the tails so far")
+    again: int = Field(default=0, description="of these, what the static engine had computed before")
     generated: int = 0
     seconds: float = 0.0
     start_seconds: float = Field(default=0.0, description="charged to the first chunk of a process")
+
+    def __add__(self, other: VllmWork) -> VllmWork:
+        mine, theirs = self.model_dump(), other.model_dump()
+        return VllmWork(**{name: mine[name] + theirs[name] for name in mine})
 
 
 class Outcome(Record):

@@ -14,6 +14,7 @@ from staticjob.memory import DTYPE_BYTES
 from staticjob.planning.forecast import seconds_per_slot
 from staticjob.records import Commit, Plan, Prepared, RowError, Rung, Status
 from staticjob.report.data import CostReport, MemoryReport, Report, RunAgain, RungReport, TimeReport
+from staticjob.report.texts import texts_of, useful_tokens
 
 SHOWN_ERRORS = 20
 
@@ -60,9 +61,9 @@ def build(
         useful_share=(paid if commits else plan.ledger).useful_share,
         orders=plan.orders,
         rungs=tuple(_rung(plan, rung, by_length[rung.length], model_config) for rung in plan.rungs),
-        useful_tokens_per_second=_ratio(_computed(commits, paid.useful), time.measured),
+        useful_tokens_per_second=_ratio(_computed(commits), time.measured),
         time=time,
-        cost=_cost(plan, time, config.cost.gpu_hour, _computed(commits, paid.useful)),
+        cost=_cost(plan, time, config.cost.gpu_hour, _computed(commits)),
         memory=MemoryReport(
             device=plan.memory.device,
             available=plan.memory.available,
@@ -72,6 +73,7 @@ def build(
             shape=(largest.length, largest.batch) if largest else None,
         ),
         ceilings=next((c.ceilings for c in commits if c.ceilings), planned_ceilings),
+        texts=texts_of(commits),
         errors=_errors(plan, commits),
         again=_again(prepared, plan, commits, command),
     )
@@ -81,10 +83,11 @@ def _ratio(above: float, below: float | None) -> float | None:
     return above / below if below else None
 
 
-def _computed(commits: Sequence[Commit], useful: int) -> float:
+def _computed(commits: Sequence[Commit]) -> float:
     """Useful tokens whose time was measured: without the share of batches kept from earlier tries."""
     batches = sum(commit.batches for commit in commits)
     kept = sum(commit.kept_batches for commit in commits)
+    useful = sum(useful_tokens(commit) for commit in commits)
     return useful * (batches - kept) / batches if batches else 0.0
 
 
@@ -121,7 +124,9 @@ def _rung(plan: Plan, rung: Rung, commits: Sequence[Commit], model_config: Mappi
     per_batch = seconds / run if run and seconds else None
     done = sum((commit.ledger for commit in commits), Ledger())
     share = rung.ledger.useful_share
-    flops = _ratio(forward_flops(dict(model_config), rung.length, rung.batch), per_batch)
+    # A batch that generates is many passes, not one.
+    once = None if any(c.generation for c in commits) else per_batch
+    flops = _ratio(forward_flops(dict(model_config), rung.length, rung.batch), once)
     width = DTYPE_BYTES[commits[0].dtype if commits else plan.memory.dtype]
     traffic = forward_bytes(dict(model_config), rung.length, rung.batch, width)
     shape = next(s for s in plan.memory.shapes if (s.length, s.batch) == (rung.length, rung.batch))
@@ -143,7 +148,7 @@ def _rung(plan: Plan, rung: Rung, commits: Sequence[Commit], model_config: Mappi
         useful_tokens_per_second=_ratio(rung.batch * rung.length * share, per_batch),
         flops=flops,
         useful_flops=flops * share if flops else None,
-        bytes_per_second=_ratio(traffic, per_batch),
+        bytes_per_second=_ratio(traffic, once),
         predicted_bytes=shape.bytes,
         measured_bytes=max((c.peak_bytes for c in commits if c.peak_bytes), default=None),
     )

@@ -9,6 +9,7 @@ from pydantic import Field
 from staticjob.ledger import Ledger
 from staticjob.record import Record
 from staticjob.records import Ceilings, MemoryTerm, Orders, RowError, Status
+from staticjob.report.texts import TextsReport
 
 
 class RungReport(Record):
@@ -105,5 +106,6 @@ class Report(Record):
     cost: CostReport
     memory: MemoryReport
     ceilings: Ceilings | None
+    texts: TextsReport | None = Field(description="of a task that generates")
     errors: tuple[RowError, ...]
     again: RunAgain

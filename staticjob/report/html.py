@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from staticjob.ledger import Ledger
 from staticjob.report.data import Report, RungReport
 from staticjob.report.pictures import Piece, stack
+from staticjob.report.texts import draw
 from staticjob.terminal.units import count, duration, money, plural, size
 
 UNITS: dict[str, Callable[[float | None], str]] = {"duration": duration, "money": money, "size": size}
@@ -36,6 +37,8 @@ def render_html(report: Report) -> str:
         compare_bar=compare_bar,
         longest=max((rung.seconds or rung.predicted_seconds or 0 for rung in report.rungs), default=0),
         flops_scale=_flops_scale(report),
+        draw=draw,
+        steps=max((len(rung.curve.active) for rung in report.texts.rungs), default=0) if report.texts else 0,
     )
 
 
