@@ -1,0 +1,168 @@
+"""Tables of generation.py: speed, useful share of the slots, memory traffic, and what the policy chose."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from workloads import Workload
+
+from staticjob.engine.active_rows import survivors
+from staticjob.generating.decode_rates import StaticRates, VllmRates
+from staticjob.generating.replay import replay
+from staticjob.models.model_files import model_config
+from staticjob.planning.dimensions import Dimensions
+from staticjob.policy import Rules
+
+# End to end and in decode steps alone, over each program with the same batch.
+WANTED: dict[str, tuple[float, float | None]] = {
+    "hugging-face": (1.5, 1.8),
+    "vllm": (1.5, None),
+    "vllm-default": (1.5, None),
+}
+FLOAT32 = 4
+
+
+@dataclass
+class Passes:
+    """What one program did on the uniform workload."""
+
+    seconds: list[float] = field(default_factory=list)
+    decode: list[float] = field(default_factory=list)
+    core_seconds: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)  # cores that other programs of the machine kept busy
+
+
+def uniform_table(work: Workload, passes: dict[str, Passes], copy: float) -> list[str]:
+    tokens, own = sum(work.limits), passes["staticjob"]
+    decoded = tokens - len(work.prompts)
+    lines = [
+        "| | tokens/s | decoded/s | core-seconds | bandwidth, of a copy's | others' cores | staticjob is "
+        "| in decode |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, done in passes.items():
+        decode = statistics.median(done.decode) if done.decode else None
+        moved = decode_bytes(work) / decode / copy if decode else None
+        cells = [
+            name,
+            f"{tokens / statistics.median(done.seconds):.0f}",
+            f"{decoded / decode:.0f}" if decode else "–",
+            f"{statistics.median(done.core_seconds):.1f}",
+            f"{moved:.0%}" if moved else "–",
+            f"{statistics.median(done.others):.1f}",
+            "" if done is own else f"**{_ratio(own.seconds, done.seconds):.2f}×** faster",
+            "" if done is own or not decode else f"**{_ratio(own.decode, done.decode):.2f}×** faster",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _ratio(own: list[float], other: list[float]) -> float:
+    return statistics.median(b / a for a, b in zip(own, other, strict=True))
+
+
+def decode_bytes(work: Workload) -> float:
+    """Least bytes that the uniform workload's decoding moves: weights once a step, live caches once."""
+    steps = max(work.limits) - 1
+    curves = [
+        {"active": [len(batch.keys)] * steps, "rows": len(batch.keys), "prompt": batch.shape.length}
+        for batch in work.batches()
+    ]
+    return sum(traffic(work, curve)[0] for curve in curves)
+
+
+def traffic(work: Workload, curve: dict[str, Any]) -> tuple[float, float]:
+    """Bytes that one batch's steps must move, for rows that lived and for rows that had ended."""
+    sizes = Dimensions.of(model_config(work.model))
+    weights = (sizes.linear_parameters + sizes.vocabulary * sizes.hidden) * FLOAT32
+    active = np.array(curve["active"], float)
+    slots = curve["prompt"] + 1 + np.arange(len(active))
+    token = sizes.cache_bytes(1, 1, FLOAT32)
+    live = weights * len(active) + float((active * slots).sum()) * token
+    return live, float(((work.batch - active) * slots).sum()) * token
+
+
+def whole_table(work: Workload, results: dict[str, dict[str, Any]], copy: float) -> list[str]:
+    """One line per way to run the workload, and what each would have cost on paper."""
+    static, vllm = (results[name]["seconds"]["all"] for name in ("all static", "all vLLM"))
+    lines = [
+        "| | seconds | tokens/s | useful decode slots | bandwidth: live, ended rows | tails | of all static "
+        "| of all vLLM |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, result in results.items():
+        seconds, curves = result["seconds"]["all"], result["curves"]
+        slots = sum(len(curve["active"]) for curve in curves) * work.batch
+        useful = sum(sum(curve["active"]) for curve in curves)
+        cells = [
+            name,
+            f"{seconds:.0f}",
+            f"{sum(result['lengths']) / seconds:.0f}",
+            f"{useful / slots:.0%}" if slots else "–",
+            _bandwidth(work, result, copy),
+            str(result["tails"]),
+            f"{static / seconds:.2f}×",
+            f"{vllm / seconds:.2f}×",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, "", *_on_paper(work, results), "", *_decisions(results)]
+
+
+def _bandwidth(work: Workload, result: dict[str, Any], copy: float) -> str:
+    """Shares of a copy's speed, over the time of the static steps; lanes run at once."""
+    moved = [traffic(work, curve) for curve in result["curves"]]
+    seconds = sum(curve["seconds"] for curve in result["curves"])
+    if not seconds:
+        return "–"
+    lanes = result["static_rates"]["lanes"]
+    live, ended = (sum(column) * lanes / seconds / copy for column in zip(*moved, strict=True))
+    return f"{live:.0%}, {ended:.0%}"
+
+
+def _on_paper(work: Workload, results: dict[str, dict[str, Any]]) -> list[str]:
+    """The rule against hindsight, at the rates measured in these runs."""
+    rates = Rules(
+        static=StaticRates(**results["all static"]["static_rates"]),
+        vllm=VllmRates(**results["all vLLM"]["vllm_rates"]),
+    )
+    lengths = np.array(results["all static"]["lengths"])
+    prompt = work.batches()[0].shape.length
+    thresholds = np.unique(np.linspace(0, work.cap, 33).astype(int))
+    costs = {int(h): replay(lengths, prompt, work.cap, rates, threshold=int(h)).seconds for h in thresholds}
+    best = min(costs, key=lambda h: costs[h])
+    chosen = replay(lengths, prompt, work.cap, rates)
+    alive = np.array(survivors(lengths.tolist()))
+    half = int(np.flatnonzero(alive <= len(lengths) / 2)[0])
+    return [
+        f"Half of the rows were done at step {half}. On paper, at these rates and without start-up of the "
+        f"static engine: all static {costs[work.cap]:.0f} s, all vLLM {costs[0]:.0f} s, the best common "
+        f"handover step {best} ({costs[best]:.0f} s); the rule's own choices cost {chosen.seconds:.0f} s, "
+        f"a regret of {chosen.seconds - costs[best]:.0f} s.",
+    ]
+
+
+def _decisions(results: dict[str, dict[str, Any]]) -> list[str]:
+    return [
+        f"- {name}, step {d['step']}, {d['active']} rows active, {d['rows_to_come']} to come: hand over at "
+        f"{d['hand_over_at']}{', the rest to vLLM' if d['rest_to_vllm'] else ''}; forecast "
+        f"{d['seconds']:.0f} s for the rest (all static {d['all_static']:.0f}, all vLLM {d['all_vllm']:.0f})"
+        for name, result in results.items()
+        for d in result["decisions"]
+    ]
+
+
+def misses(passes: dict[str, Passes]) -> list[str]:
+    """Each figure of WANTED that was not reached."""
+    own, found = passes["staticjob"], []
+    for name, (whole, decode) in WANTED.items():
+        ratio = _ratio(own.seconds, passes[name].seconds)
+        if ratio < whole:
+            found.append(f"MISSED: {ratio:.2f}× {name}, wanted {whole}×")
+        if decode and _ratio(own.decode, passes[name].decode) < decode:
+            found.append(
+                f"MISSED: {_ratio(own.decode, passes[name].decode):.2f}× {name} in decode, wanted {decode}×"
+            )
+    return ["", *found] if found else []
