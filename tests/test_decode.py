@@ -10,11 +10,11 @@ import tiny_models
 import torch
 
 from staticjob.config import ModelConfig
+from staticjob.engine.cache_slots import cache_rungs, cache_slots
 from staticjob.engine.decode import StaticDecoder
 from staticjob.engine.decode_batch import Answer, Look, Prompts
 from staticjob.engine.decode_state import Ending, Finish
 from staticjob.engine.hf_decoder import HfDecoder
-from staticjob.engine.cache_slots import cache_rungs, cache_slots
 from staticjob.engine.llama_like import LlamaLike
 from staticjob.engine.shape import Shape
 from staticjob.models.model_files import model_config
