@@ -168,6 +168,7 @@ def merge(
 def finish(work: Work, prepared: Prepared, plan: Plan) -> tuple[Manifest, bool]:
     """Check the whole output, describe it and write `_SUCCESS`; also whether that was done before."""
     from staticjob.finish import finish as check_and_publish
+    from staticjob.report.texts import useful_tokens
 
     def record(manifest: Manifest, commits: Sequence[Commit]) -> None:
         config = prepared.config
@@ -181,6 +182,7 @@ def finish(work: Work, prepared: Prepared, plan: Plan) -> tuple[Manifest, bool]:
             seconds=manifest.seconds,
             cost=manifest.cost,
             finished=manifest.finished,
+            tokens=sum(map(useful_tokens, commits)),
             settings=history.settings_of(
                 config,
                 model_digest=prepared.model.digest,

@@ -22,7 +22,7 @@ from staticjob_airflow.jobs import load_folder
 from staticjob.config import JobConfig, validate_job
 
 STEPS = ["prepare", "tokenize", "plan", "groups", "chunk", "merge", "finish"]
-SLOW = ["torch", "transformers", "pyarrow", "tokenizers", "numpy"]
+SLOW = ["torch", "transformers", "pyarrow", "tokenizers", "numpy", "fastapi"]
 REQUIRED = {
     "name": "mine",
     "model.path": "m",
@@ -149,10 +149,10 @@ def test_the_output_of_all_dates_is_one_asset(tmp_path: Path) -> None:
     assert (outlet.name, outlet.uri) == ("a", "s3://b/out")
 
 
-def test_dag_files_load_neither_torch_nor_anything_else_that_is_slow_to_import(tmp_path: Path) -> None:
+def test_dag_files_and_the_plugin_load_neither_torch_nor_anything_else_slow_to_import(tmp_path: Path) -> None:
     _write(tmp_path, _job("a"))
     code = (
-        "import sys, json, runpy, pathlib\n"
+        "import sys, json, runpy, pathlib, staticjob_plugin\n"
         "for file in sorted(pathlib.Path('dags').glob('*.py')): runpy.run_path(str(file))\n"
         f"print(json.dumps([name for name in {SLOW} if name in sys.modules]))"
     )

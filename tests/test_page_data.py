@@ -17,8 +17,10 @@ from staticjob_airflow.page.snapshots import Snapshots
 from staticjob_airflow.page.trend import trend
 
 from staticjob import storage
+from staticjob.generating.outcome import Curve, Outcome, VllmWork
 from staticjob.ledger import Ledger
 from staticjob.planning.history import History, Run, settings_of
+from staticjob.policy import Decision
 from staticjob.records import Progress
 from staticjob.status import SILENT_SECONDS, read_object, read_status
 
@@ -83,8 +85,9 @@ def test_the_rungs_add_up_to_the_totals(made: Fabricated) -> None:
     progress(made, 1)
     shown = page(made)
     assert shown.totals is not None
-    assert sum(r.slots_done + r.slots_running for r in shown.rungs) == shown.totals.slots_paid
+    assert sum(r.slots_done + r.slots_running for r in shown.rungs) == shown.totals.slots_done
     assert sum(r.slots for r in shown.rungs) == shown.totals.slots == made.plan.ledger.slots
+    assert shown.rungs[0].slots_done == made.plan.chunks[0].ledger.slots
     assert shown.rungs[0].slots_running == 512
     paid = made.plan.chunks[0].ledger + Ledger(useful=300, padding=212, slots=512)
     assert shown.totals.useful_share == pytest.approx(paid.useful_share)
@@ -109,12 +112,13 @@ def test_the_time_left_is_the_slots_still_to_pay_at_the_speed_of_now(made: Fabri
 
 
 def test_batches_kept_from_an_earlier_try_count_as_paid_and_not_as_speed(made: Fabricated) -> None:
-    progress(made, 1, batches_done=2, kept_batches=1)
+    progress(made, 1, batches_done=2, rows_done=16, kept_batches=1)
     shown = page(made)
     assert shown.totals is not None
-    assert shown.totals.slots_paid == 512
+    assert shown.totals.slots_done == 1024
     assert shown.speed is not None
     assert shown.speed.tokens_per_second == pytest.approx(75)
+    assert shown.speed.rows_per_second == pytest.approx(4)
 
 
 def test_chunks_of_an_earlier_run_say_nothing_of_this_runs_speed(made: Fabricated) -> None:
@@ -227,3 +231,33 @@ def test_a_runs_settings_are_its_job_file_without_the_addresses_of_its_date(
     assert settings["input.keep"] == '["id"]'
     assert settings["cost.gpu_hour"] == "3.6"
     assert settings["version of torch"] == "2"
+
+
+def test_a_chunk_that_generates_shows_its_active_rows_its_handovers_and_what_was_decided(
+    made: Fabricated,
+) -> None:
+    commit = made.commit_chunk(0)
+    decision = Decision(
+        hand_over_at=3, rest_to_vllm=False, seconds=1, all_static=2, all_vllm=2, rows_to_come=0, cap=8
+    )
+    texts = Outcome(
+        samples=1,
+        prompts=Ledger(),
+        decode=Ledger(),
+        curve=Curve(rows=4, slots=12, active=(4, 3, 1), handovers={3: 1}),
+        vllm=VllmWork(tails=1, generated=50),
+        finish={"stop": 4},
+        lengths={},
+        decisions=(decision,),
+        static_rates=None,
+        vllm_rates=None,
+    )
+    storage.put_json(made.work.commit(commit.chunk), commit.model_copy(update={"generation": texts}))
+    shown = page(made)
+    (curve,) = shown.curves
+    assert (curve.length, curve.rows, curve.half_step) == (64, 4, 2)
+    assert curve.points == ((0, 1.0), (1, 0.75), (2, 0.25))
+    assert curve.handovers == ((3, 1),)
+    assert shown.chunks[0].decision == "hand over at step 3"
+    assert shown.speed is not None
+    assert shown.speed.tokens_per_second == pytest.approx((commit.ledger.useful + 50) / commit.seconds)

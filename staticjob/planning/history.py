@@ -34,6 +34,7 @@ class Run(Record):
     seconds: float
     cost: float | None
     finished: str
+    tokens: int = Field(default=0, description="useful ones, texts included; 0 from an earlier version")
     settings: dict[str, str] = Field(
         default_factory=dict, description="as `settings_of` says; empty where an earlier version wrote it"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from staticjob.merging.audit import row_statuses
@@ -16,11 +15,11 @@ from staticjob_airflow.page.document import (
     JobPage,
     Memory,
     Money,
-    RungRow,
     Speed,
     Totals,
 )
-from staticjob_airflow.page.pace import computed_useful, pace, stretch_of, total
+from staticjob_airflow.page.pace import computed_useful, covered_slots, pace, stretch_of
+from staticjob_airflow.page.rungs import count_states, curve_rows, peak, rung_rows
 
 # The longest rows come first and are the slowest: only the last minutes tell of now.
 PACE_SECONDS = 300.0
@@ -38,6 +37,7 @@ def job_page(status: JobStatus) -> JobPage:
             money=None,
             rungs=(),
             chunks=(),
+            curves=(),
             statuses={},
             rows_pending=0,
             errors=(),
@@ -49,16 +49,17 @@ def job_page(status: JobStatus) -> JobPage:
     answered = row_statuses(plan, status.commits)
     return JobPage(
         info=_info(status),
-        totals=_totals(status, plan, chunks),
-        speed=_speed(status, plan),
+        totals=_totals(status, plan, chunks, records),
+        speed=_speed(status, plan, records),
         memory=Memory(
             available=plan.memory.available,
             predicted=plan.memory.peak,
-            measured=_peak(status.commits),
+            measured=peak(status.commits),
         ),
         money=_money(status, plan),
-        rungs=_rungs(plan, chunks, records),
+        rungs=rung_rows(plan, chunks, records),
         chunks=chunks,
+        curves=curve_rows(status.commits),
         statuses={str(s): answered[s] for s in Status if answered[s]},
         rows_pending=sum(plan.file_rows) - answered.total(),
         errors=tuple(
@@ -115,41 +116,47 @@ def _chunk(chunk: Chunk, record: Commit | Progress | None, map_index: int | None
         seconds=record.seconds if record else None,
         worker=record.worker if record else "",
         reason=record.reason if isinstance(record, Progress) else "",
+        decision=_decision(record),
         map_index=map_index,
     )
 
 
-def _count_states(chunks: tuple[ChunkRow, ...]) -> dict[ChunkState, int]:
-    return dict(Counter(chunk.state for chunk in chunks))
+def _decision(record: Commit | Progress | None) -> str:
+    texts = record.generation if isinstance(record, Commit) else None
+    return texts.decisions[-1].words if texts and texts.decisions else ""
 
 
-def _totals(status: JobStatus, plan: Plan, chunks: tuple[ChunkRow, ...]) -> Totals:
+def _totals(
+    status: JobStatus, plan: Plan, chunks: tuple[ChunkRow, ...], records: Mapping[str, Commit | Progress]
+) -> Totals:
     paid = status.ledger
     return Totals(
         splits_done=status.splits_done,
         splits=len(status.prepared.splits),
-        states=_count_states(chunks),
+        states=count_states(chunks),
         chunks=len(chunks),
         reused=status.reused,
         rows_done=status.rows_done,
         rows=sum(chunk.rows for chunk in plan.chunks),
-        slots_paid=paid.slots,
+        slots_done=covered_slots(plan.chunks, records),
         slots=plan.ledger.slots,
-        tokens_done=paid.useful,
-        tokens=plan.ledger.useful,
         useful_share=paid.useful_share if paid.slots else None,
         planned_share=plan.ledger.useful_share if plan.ledger.slots else None,
     )
 
 
-def _speed(status: JobStatus, plan: Plan) -> Speed | None:
+def _speed(status: JobStatus, plan: Plan, records: Mapping[str, Commit | Progress]) -> Speed | None:
     """Of this run only: chunks that were committed before it say nothing of it."""
+    chunks = {chunk.id: chunk for chunk in plan.chunks}
     runs = [p for p in status.progress if _state(p) == "running"]
     fresh = sorted(status.commits, key=lambda c: c.finished)[status.reused :]
-    found = pace(map(stretch_of, (*fresh, *runs)), PACE_SECONDS if runs else None)
+    stretches = (stretch_of(chunks[record.chunk], record) for record in (*fresh, *runs))
+    found = pace(stretches, PACE_SECONDS if runs else None)
     if found is None:
         return None
-    left = plan.ledger.slots - status.ledger.slots
+    left = plan.ledger.slots - covered_slots(
+        plan.chunks, {r.chunk: r for r in (*status.commits, *status.progress)}
+    )
     return Speed(
         rows_per_second=found.rows,
         tokens_per_second=found.useful,
@@ -162,7 +169,7 @@ def _money(status: JobStatus, plan: Plan) -> Money:
     seconds = sum(r.seconds for r in records) + sum(c.start_seconds for c in status.commits)
     price = status.prepared.config.cost.gpu_hour
     cost = None if price is None else seconds / 3600 * price
-    useful = computed_useful(records)
+    useful = sum(map(computed_useful, records))
     return Money(
         gpu_hour=price,
         seconds=seconds,
@@ -172,37 +179,3 @@ def _money(status: JobStatus, plan: Plan) -> Money:
         predicted_cost=plan.forecast.cost,
         predicted_per_million=plan.forecast.cost_per_million_useful_tokens,
     )
-
-
-def _rungs(
-    plan: Plan, chunks: tuple[ChunkRow, ...], records: Mapping[str, Commit | Progress]
-) -> tuple[RungRow, ...]:
-    members: dict[int, list[ChunkRow]] = defaultdict(list)
-    for chunk in chunks:
-        members[chunk.length].append(chunk)
-    predicted = {shape.length: shape.bytes for shape in plan.memory.shapes}
-    rows = []
-    for rung in plan.rungs:
-        own = tuple(members[rung.length])
-        known = [records[chunk.id] for chunk in own if chunk.id in records]
-        commits = [record for record in known if isinstance(record, Commit)]
-        paid, done = total(known), total(commits)
-        rows.append(
-            RungRow(
-                length=rung.length,
-                batch=rung.batch,
-                rows=rung.rows,
-                slots=rung.ledger.slots,
-                slots_done=done.slots,
-                slots_running=paid.slots - done.slots,
-                states=_count_states(own),
-                useful_share=paid.useful_share if paid.slots else None,
-                predicted_bytes=predicted.get(rung.length),
-                measured_bytes=_peak(commits),
-            )
-        )
-    return tuple(rows)
-
-
-def _peak(commits: list[Commit] | tuple[Commit, ...]) -> int | None:
-    return max((c.peak_bytes for c in commits if c.peak_bytes), default=None)

@@ -45,7 +45,7 @@ class JobInfo(Part):
 
 
 class Totals(Part):
-    """How far it is. Chunks of every state add up to `chunks`; tokens are useful ones."""
+    """How far it is. Chunks of every state add up to `chunks`."""
 
     splits_done: int
     splits: int
@@ -54,11 +54,9 @@ class Totals(Part):
     reused: int = Field(description="chunks committed before this run began")
     rows_done: int
     rows: int
-    slots_paid: int
-    slots: int
-    tokens_done: int
-    tokens: int
-    useful_share: float | None = Field(description="of the slots paid so far")
+    slots_done: float = Field(description="of the planned slots: what committed and begun chunks cover")
+    slots: int = Field(description="planned")
+    useful_share: float | None = Field(description="of the slots computed so far")
     planned_share: float | None
 
 
@@ -67,7 +65,7 @@ class Speed(Part):
 
     rows_per_second: float
     tokens_per_second: float
-    seconds_left: float | None = Field(description="the slots still to pay at this speed")
+    seconds_left: float | None = Field(description="the planned slots still to come, at this speed")
 
 
 class Memory(Part):
@@ -91,14 +89,14 @@ class Money(Part):
 
 
 class RungRow(Part):
-    """One step of the ladder. Slots paid are of committed (done) and unfinished (running) chunks."""
+    """One step of the ladder. Planned slots, and what committed and unfinished chunks cover of them."""
 
     length: int
     batch: int
     rows: int
     slots: int
-    slots_done: int
-    slots_running: int
+    slots_done: float
+    slots_running: float
     states: dict[ChunkState, int]
     useful_share: float | None
     predicted_bytes: int | None
@@ -119,6 +117,7 @@ class ChunkRow(Part):
     seconds: float | None
     worker: str
     reason: str
+    decision: str = Field(description="the policy's last word on a chunk that generates")
     map_index: int | None
 
 
@@ -131,6 +130,18 @@ class ErrorRow(Part):
     reason: str
 
 
+class CurveRow(Part):
+    """Static decoding at one rung: how its rows ended, and where they left for vLLM."""
+
+    length: int
+    batch: int
+    rows: int
+    steps: int
+    half_step: int | None = Field(description="first step with at most half of the rows")
+    points: tuple[tuple[int, float], ...] = Field(description="decode step, share of rows active")
+    handovers: tuple[tuple[int, int], ...] = Field(description="decode step, rows that left before it")
+
+
 class JobPage(Part):
     """All about the job of a run."""
 
@@ -141,6 +152,7 @@ class JobPage(Part):
     money: Money | None
     rungs: tuple[RungRow, ...] = Field(description="longest first")
     chunks: tuple[ChunkRow, ...] = Field(description="longest first")
+    curves: tuple[CurveRow, ...] = Field(description="of committed chunks that generate, longest first")
     statuses: dict[str, int] = Field(description="rows answered so far")
     rows_pending: int
     errors: tuple[ErrorRow, ...]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from staticjob.ledger import Ledger
-from staticjob.records import Commit, Progress
+from staticjob.records import Chunk, Commit, Progress
+from staticjob.report.texts import useful_tokens
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """One try at a chunk: from start to end (seconds of any one clock) it computed this much."""
+    """One try at a chunk: from start to end (seconds of any one clock) it computed this much.
+
+    slots: of the plan, so that what is left of the plan can be told in time.
+    """
 
     start: float
     end: float
@@ -30,26 +33,37 @@ class Pace:
     rows: float
 
 
-def stretch_of(record: Commit | Progress) -> Stretch:
-    """The record's last try, without what it kept from the tries before."""
-    if isinstance(record, Commit):
-        end, batches, rows = record.finished, record.batches, record.rows
-    else:
-        end, batches, rows = record.heartbeat, record.batches_done, record.rows_done
+def covered_share(chunk: Chunk, record: Commit | Progress | None) -> float:
+    """How much of a chunk is done. By rows: where they grow, only the run knows its slots."""
+    if record is None:
+        return 0.0
+    return 1.0 if isinstance(record, Commit) else record.rows_done / chunk.rows
+
+
+def covered_slots(chunks: Iterable[Chunk], records: Mapping[str, Commit | Progress]) -> float:
+    """Planned slots of the chunks that are done. records: by chunk."""
+    return sum(chunk.ledger.slots * covered_share(chunk, records.get(chunk.id)) for chunk in chunks)
+
+
+def stretch_of(chunk: Chunk, record: Commit | Progress) -> Stretch:
+    """The record's last try at the chunk, without what it kept from the tries before."""
+    end = record.finished if isinstance(record, Commit) else record.heartbeat
     stop = dt.datetime.fromisoformat(end).timestamp()
-    share = computed_share(batches, record.kept_batches)
+    share = max(0.0, covered_share(chunk, record) - record.kept_batches / chunk.batches)
     return Stretch(
         start=stop - record.seconds,
         end=stop,
-        slots=record.ledger.slots * share,
-        useful=record.ledger.useful * share,
-        rows=rows * share,
+        slots=chunk.ledger.slots * share,
+        useful=computed_useful(record),
+        rows=chunk.rows * share,
     )
 
 
-def computed_share(batches: int, kept: int) -> float:
-    """Share of a chunk's batches that its last try computed itself."""
-    return (batches - kept) / batches if batches else 0.0
+def computed_useful(record: Commit | Progress) -> float:
+    """Useful tokens that the record's last try computed itself."""
+    batches = record.batches if isinstance(record, Commit) else record.batches_done
+    useful = useful_tokens(record) if isinstance(record, Commit) else record.ledger.useful
+    return useful * (batches - record.kept_batches) / batches if batches else 0.0
 
 
 def pace(stretches: Iterable[Stretch], window: float | None = None) -> Pace | None:
@@ -75,13 +89,3 @@ def _covered(spans: Sequence[tuple[float, float]]) -> float:
         total += max(0.0, end - max(start, reached))
         reached = max(reached, end)
     return total
-
-
-def computed_useful(records: Iterable[Commit | Progress]) -> float:
-    """Useful tokens whose seconds are known: those kept from an earlier try are left out."""
-    return sum(stretch_of(record).useful for record in records)
-
-
-def total(records: Iterable[Commit | Progress]) -> Ledger:
-    """The ledgers added up."""
-    return sum((record.ledger for record in records), Ledger())

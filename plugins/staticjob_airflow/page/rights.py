@@ -25,7 +25,7 @@ class RunKey:
 def readable_run(request: Request, dag_id: str, run_id: str, user: GetUserDep) -> RunKey:
     """The run that the query names; 401 without a login, 403 without the right to read that DAG's runs.
 
-    Ids are query parameters: a run id may hold a slash.
+    Ids are query parameters: `scheduler.allowed_run_id_pattern` may allow a slash.
     """
     requires_access_dag("GET", DagAccessEntity.RUN, dag_id)(request, user)
     return RunKey(dag_id, run_id)

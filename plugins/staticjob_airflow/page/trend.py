@@ -19,7 +19,7 @@ def trend(history: History | None, shown: tuple[str, str] | None = None) -> Tren
                 shown=(run.fingerprint, run.output) == shown,
                 rows=run.rows,
                 useful_share=run.ledger.useful_share,
-                tokens_per_second=run.ledger.useful / run.seconds if run.seconds else None,
+                tokens_per_second=(run.tokens or run.ledger.useful) / run.seconds if run.seconds else None,
                 seconds=run.seconds,
                 cost=run.cost,
                 changes=_changes(earlier, run) if earlier else (),

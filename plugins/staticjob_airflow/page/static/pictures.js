@@ -8,7 +8,7 @@ const rect = (name, x, y, width, height, title) =>
 const picture = (name, height, label, ...children) =>
   drawn("svg", { class: name, viewBox: `0 0 1000 ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label }, ...children);
 
-// Columns of (share of all slots) × (share of them paid), drawn by rung: a thousand chunks cost nothing.
+// Columns of (share of all slots) × (share of them done), drawn by rung: a thousand chunks cost nothing.
 export function ladder(rungs, label) {
   const slots = rungs.reduce((sum, rung) => sum + rung.slots, 0) || 1;
   const columns = [];
@@ -18,7 +18,7 @@ export function ladder(rungs, label) {
     const width = (1000 * rung.slots) / slots;
     const done = (100 * rung.slots_done) / rung.slots;
     const running = (100 * rung.slots_running) / rung.slots;
-    const title = `${rung.batch} × ${rung.length}: ${Math.round(done + running)}% paid`;
+    const title = `${rung.batch} × ${rung.length}: ${Math.round(done + running)}% done`;
     columns.push(rect("track", x, 0, width, 100, title));
     columns.push(rect("done", x, 100 - done, width, done, title));
     columns.push(rect("running", x, 100 - done - running, width, running, title));
@@ -32,6 +32,15 @@ export function ladder(rungs, label) {
 
 export function bar(name, value, scale, label) {
   return picture("bar", 10, label, rect(name, 0, 0, scale ? (1000 * (value ?? 0)) / scale : 0, 10));
+}
+
+// The share of rows active over decode steps, a line down from where rows left for vLLM.
+export function curve({ points, handovers, steps: own }, steps, label) {
+  const x = (step) => (1000 * step) / (steps || 1);
+  const ends = [...points, [own, 0]].map(([step, share]) => `${x(step)},${100 - 100 * share}`);
+  const left = handovers.map(([step, rows]) =>
+    drawn("line", { x1: x(step), x2: x(step), y1: 0, y2: 100 }, drawn("title", {}, `step ${step}: ${rows} rows handed to vLLM`)));
+  return picture("curve", 100, label, drawn("polyline", { points: ends.join(" ") }), ...left);
 }
 
 // One column a run, oldest first. points: [{ value, title, shown, changed }]

@@ -3,7 +3,7 @@
 import { showChunks } from "./chunks.js";
 import { element, fillTable, find, setHidden, setText } from "./dom.js";
 import { dagId, runId, runUrl } from "./links.js";
-import { bar, ladder } from "./pictures.js";
+import { bar, curve, ladder } from "./pictures.js";
 import { fetchJson, poll } from "./poll.js";
 import { showTrend } from "./trend.js";
 import { count, duration, money, percent, size, time, whole } from "./units.js";
@@ -38,7 +38,8 @@ function showJob(run, job) {
   find("ladder").replaceChildren(...ladder(job.rungs, `Ladder of ${job.rungs.length} rungs; ${label}`));
   say(label, job.totals, run.state);
   fillTable(find("rungs"), job.rungs.map(rungLine));
-  showCompared(job);
+  showCompared(run, job);
+  showCurves(job.curves);
   showChunks(job.chunks);
   showRows(job);
   askTrend(run, job);
@@ -53,7 +54,7 @@ function lead({ info, totals }) {
 
 function sentence(run, totals) {
   const { states } = totals;
-  return `${percent(totals.slots ? totals.slots_paid / totals.slots : 1)} of the slots paid; chunks: ${states.done ?? 0} done, ${states.running ?? 0} running, ${waiting(states)} waiting`;
+  return `${percent(totals.slots ? totals.slots_done / totals.slots : 1)} of the slots done; chunks: ${states.done ?? 0} done, ${states.running ?? 0} running, ${waiting(states)} waiting`;
 }
 
 // Chunks that nobody works on: those never begun, and those to be tried again.
@@ -61,7 +62,7 @@ const waiting = (states) => (states.waiting ?? 0) + (states.failed ?? 0) + (stat
 
 // Screen readers are told of every tenth and every new state, not of every answer.
 function say(label, totals, state) {
-  const mark = `${Math.floor((10 * totals.slots_paid) / (totals.slots || 1))} ${state}`;
+  const mark = `${Math.floor((10 * totals.slots_done) / (totals.slots || 1))} ${state}`;
   if (mark === spoken) return;
   spoken = mark;
   setText(find("spoken"), `Run ${state}: ${label}`);
@@ -69,12 +70,12 @@ function say(label, totals, state) {
 
 function showTiles(run, { totals, speed, money: paid }) {
   const tiles = [
-    [percent(totals.slots ? totals.slots_paid / totals.slots : 1), "of the slots paid"],
+    [percent(totals.slots ? totals.slots_done / totals.slots : 1), "of the slots done"],
     [`${count(totals.rows_done)} of ${count(totals.rows)}`, "rows computed"],
     [count(speed?.rows_per_second), "rows per second"],
     [count(speed?.tokens_per_second), "useful tokens per second"],
     speed?.seconds_left != null && !run.final
-      ? [duration(speed.seconds_left), "left, by the slots still to pay"]
+      ? [duration(speed.seconds_left), "left, by the slots still to come"]
       : [duration(paid.seconds), "device time"],
     [percent(totals.useful_share), `useful so far; ${percent(totals.planned_share)} planned`],
   ];
@@ -88,15 +89,15 @@ function showTiles(run, { totals, speed, money: paid }) {
 }
 
 function rungLine(rung) {
-  const paid = rung.slots ? (rung.slots_done + rung.slots_running) / rung.slots : 1;
+  const done = rung.slots ? (rung.slots_done + rung.slots_running) / rung.slots : 1;
   const numbers = [
-    whole(rung.slots), percent(paid), percent(rung.useful_share), whole(rung.states.done ?? 0),
+    whole(rung.slots), percent(done), percent(rung.useful_share), whole(rung.states.done ?? 0),
     whole(rung.states.running ?? 0), whole(waiting(rung.states)), size(rung.predicted_bytes), size(rung.measured_bytes),
   ];
   return [{ text: `${rung.batch} × ${rung.length}`, header: true }, ...numbers.map((text) => ({ text, class: "n" }))];
 }
 
-function showCompared({ memory, money: paid }) {
+function showCompared(run, { memory, money: paid }) {
   const pairs = [
     ["Peak memory", memory.predicted, memory.measured, size],
     ["Device time", paid.predicted_seconds, paid.seconds, duration],
@@ -104,7 +105,7 @@ function showCompared({ memory, money: paid }) {
   ];
   const rows = pairs.flatMap(([name, predicted, measured, show]) => {
     const scale = Math.max(predicted ?? 0, measured ?? 0);
-    return [["predicted", predicted, "ghost"], ["so far", measured, "useful"]].map(([what, value, kind]) =>
+    return [["predicted", predicted, "ghost"], [run.final ? "measured" : "so far", measured, "useful"]].map(([what, value, kind]) =>
       element("tr", {},
         element("th", { scope: "row" }, `${name} ${what}`),
         element("td", { class: "wide" }, bar(kind, value, scale, `${name}, ${what}`)),
@@ -112,6 +113,17 @@ function showCompared({ memory, money: paid }) {
       ));
   });
   find("compare").tBodies[0].replaceChildren(...rows);
+}
+
+function showCurves(curves) {
+  setHidden(find("curves-section"), curves.length === 0);
+  const steps = Math.max(...curves.map((rung) => rung.steps));
+  find("curves").replaceChildren(...curves.map((rung) => {
+    const half = rung.half_step === null ? "" : `, half of them ended by step ${whole(rung.half_step)}`;
+    const left = rung.handovers.reduce((sum, [, rows]) => sum + rows, 0);
+    const words = `${rung.batch} × ${rung.length}: ${whole(rung.rows)} rows${half}${left ? `, ${whole(left)} handed to vLLM` : ""}`;
+    return element("figure", {}, element("figcaption", {}, words), curve(rung, steps, words));
+  }));
 }
 
 function showRows({ statuses, rows_pending: pending, errors }) {

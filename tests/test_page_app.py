@@ -1,0 +1,213 @@
+"""The run page inside a real Airflow API server, with its database and its login: who sees what."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import airflow_home  # noqa: F401  (first: Airflow reads its settings at import)
+import pytest
+from airflow.api_fastapi.app import create_app, get_auth_manager
+from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.models.dag import DagModel, DagTag
+from airflow.models.dagbundle import DagBundleModel
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XComModel
+from airflow.utils.db import initdb
+from airflow.utils.session import create_session
+from fabricate import Fabricated, fabricate
+from fastapi.testclient import TestClient
+from sqlalchemy import insert
+from staticjob_airflow import note
+from staticjob_airflow.links import ReportLink, RunPageLink
+
+from staticjob import claim, storage
+
+RUN = "scheduled__2026-01-31T02:00:00+00:00"
+RUN_PAGES = ("run", "api/run", "api/trend", "report", "manifest")
+NIGHT = dt.datetime(2026, 1, 31, 2, tzinfo=dt.UTC)
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[TestClient]:
+    """The API server over a fresh database."""
+    initdb()
+    with create_session() as session:
+        session.add(DagBundleModel(name="bundle"))
+    with TestClient(create_app(apps="core"), raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def made(server: TestClient, tmp_path_factory: pytest.TempPathFactory) -> Fabricated:
+    """Finished, by a run of the DAG `made`; `other` has a run that prepared nothing; `foreign` is no job."""
+    made = fabricate(tmp_path_factory.mktemp("job"))
+    storage.put(made.output.report_html, b"<h1>report</h1>")
+    storage.put(made.output.manifest, b"{}")
+    claim.take(made.output.uri, made.prepared.fingerprint)
+    _add_run("made", work=made.work.uri)
+    _add_run("other", state="running")
+    _add_run("foreign", tag="else", work=made.work.uri)
+    return made
+
+
+def _add_run(dag_id: str, *, state: str = "success", tag: str = "staticjob", work: str | None = None) -> None:
+    """A DAG with one run, as the scheduler leaves them in the database."""
+    with create_session() as session:
+        session.add(DagModel(dag_id=dag_id, bundle_name="bundle", is_stale=False, fileloc="dag.py"))
+        session.flush()
+        session.add(DagTag(dag_id=dag_id, name=tag))
+        run = DagRun(dag_id=dag_id, run_id=RUN, run_type="manual", state=state, run_after=NIGHT)
+        session.add(run)
+        session.flush()
+        if work is not None:
+            _push(session, run, "prepare", "work", work)
+
+
+def _push(session: Any, run: DagRun, task_id: str, key: str, value: Any) -> None:
+    place = {"dag_id": run.dag_id, "run_id": run.run_id, "task_id": task_id, "map_index": -1}
+    session.execute(insert(TaskInstance).values(**place, id=uuid.uuid4(), state="success", pool="p"))
+    session.add(XComModel(dag_run_id=run.id, **place, key=key, value=value))
+    session.flush()
+
+
+def _as(role: str | None) -> dict[str, str]:
+    """Headers of a user who is logged in with this role."""
+    token = get_auth_manager().generate_jwt(SimpleAuthManagerUser(username="ann", role=role))
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _query(dag_id: str) -> dict[str, str]:
+    return {"dag_id": dag_id, "run_id": RUN}
+
+
+def _paths(server: TestClient) -> list[str]:
+    """Every route of the mounted app."""
+    (mount,) = [route for route in server.app.routes if getattr(route, "path", "") == "/staticjob"]  # type: ignore[attr-defined]
+    return [route.path.replace("{name}", "run.js") for route in mount.routes]
+
+
+def test_no_route_answers_without_a_login(server: TestClient, made: Fabricated) -> None:
+    paths = _paths(server)
+    assert {"/", "/static/run.js", "/api/jobs", *(f"/{page}" for page in RUN_PAGES)} == set(paths)
+    for path in paths:
+        assert server.get(f"/staticjob{path}", params=_query("made")).status_code == 401, path
+        bad = {"Authorization": "Bearer nonsense"}
+        assert server.get(f"/staticjob{path}", params=_query("made"), headers=bad).status_code == 403, path
+
+
+@pytest.mark.parametrize("page", RUN_PAGES)
+def test_a_user_without_the_right_to_read_the_run_is_refused(
+    server: TestClient, made: Fabricated, page: str
+) -> None:
+    answer = server.get(f"/staticjob/{page}", params=_query("made"), headers=_as(None))
+    assert (answer.status_code, answer.json()) == (403, {"detail": "Forbidden"})
+
+
+def test_rights_are_asked_for_the_runs_of_the_very_dag_that_is_shown(
+    server: TestClient, made: Fabricated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def only_other(self: Any, *, method: str, access_entity: Any, details: Any, user: Any) -> bool:
+        return (method, access_entity.value, details.id) == ("GET", "RUN", "other")
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", only_other)
+    reader = _as("viewer")
+    for page in RUN_PAGES:
+        assert server.get(f"/staticjob/{page}", params=_query("made"), headers=reader).status_code == 403
+        twice = [("dag_id", "other"), *_query("made").items()]
+        assert server.get(f"/staticjob/{page}", params=twice, headers=reader).status_code == 403
+    assert server.get("/staticjob/api/run", params=_query("other"), headers=reader).status_code == 200
+    (line,) = server.get("/staticjob/api/jobs", headers=reader).json()["jobs"]
+    assert line["run"]["dag_id"] == "other"
+
+
+def test_a_reader_is_told_of_the_run_and_its_job(server: TestClient, made: Fabricated) -> None:
+    answer = server.get("/staticjob/api/run", params=_query("made"), headers=_as("viewer")).json()
+    assert (answer["run"]["run_id"], answer["run"]["state"], answer["run"]["final"]) == (RUN, "success", True)
+    assert answer["job"]["totals"]["chunks"] == len(made.plan.chunks)
+    assert answer["job"]["totals"]["rows_done"] == sum(chunk.rows for chunk in made.plan.chunks)
+
+
+def test_a_run_that_has_prepared_nothing_says_so(server: TestClient, made: Fabricated) -> None:
+    answer = server.get("/staticjob/api/run", params=_query("other"), headers=_as("viewer")).json()
+    assert answer["job"] is None
+    assert "prepare has not succeeded" in answer["message"]
+    assert not answer["run"]["final"]
+
+
+def test_a_run_of_a_dag_that_is_no_job_is_not_shown(server: TestClient, made: Fabricated) -> None:
+    for page in RUN_PAGES[1:]:
+        answer = server.get(f"/staticjob/{page}", params=_query("foreign"), headers=_as("admin"))
+        assert (answer.status_code, "foreign has no run" in answer.json()["detail"]) == (404, True)
+
+
+def test_the_overview_lists_the_newest_run_of_every_job(server: TestClient, made: Fabricated) -> None:
+    lines = server.get("/staticjob/api/jobs", headers=_as("viewer")).json()["jobs"]
+    assert [(line["run"]["dag_id"], line["rows"] is None) for line in lines] == [
+        ("made", False),
+        ("other", True),
+    ]
+
+
+def test_pages_allow_no_inline_script_and_a_report_runs_nothing(server: TestClient, made: Fabricated) -> None:
+    page = server.get("/staticjob/run", params=_query("made"), headers=_as("viewer"))
+    policy = page.headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert "http" not in page.text.replace("<!doctype html>", "")  # nothing from elsewhere
+    report = server.get("/staticjob/report", params=_query("made"), headers=_as("viewer"))
+    assert report.text == "<h1>report</h1>"
+    assert report.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
+    manifest = server.get("/staticjob/manifest", params=_query("made"), headers=_as("viewer"))
+    assert (manifest.json(), manifest.headers["x-content-type-options"]) == ({}, "nosniff")
+
+
+def test_a_missing_report_is_said_to_be_missing(server: TestClient, made: Fabricated) -> None:
+    storage.delete([made.output.manifest])
+    answer = server.get("/staticjob/manifest", params=_query("made"), headers=_as("viewer"))
+    assert answer.status_code == 404
+    assert "_manifest.json" in answer.json()["detail"]
+
+
+def test_airflow_finds_the_tab_and_the_entry_in_the_navigation(server: TestClient) -> None:
+    plugins = server.get("/api/v2/plugins", headers=_as("admin")).json()["plugins"]
+    (plugin,) = [plugin for plugin in plugins if plugin["name"] == "staticjob"]
+    views = {view["name"]: (view["destination"], view["url_route"]) for view in plugin["external_views"]}
+    assert views == {
+        "Static batch": ("dag_run", "static-batch"),
+        "Static batch jobs": ("nav", "static-batch-jobs"),
+    }
+
+
+def test_a_run_that_succeeds_is_noted_and_a_persons_note_is_kept(server: TestClient) -> None:
+    result = {
+        "rows": 240,
+        "statuses": {"ok": 238, "empty": 2},
+        "useful_share": 0.923,
+        "seconds": 58.1,
+        "cost": 0.04,
+    }
+    _add_run("noted")
+    with create_session() as session:
+        run = session.query(DagRun).filter_by(dag_id="noted").one()
+        _push(session, run, "finish", "return_value", result)
+        note.on_dag_run_success(run, "")
+        assert run.note == (
+            "staticjob: 240 rows (238 ok, 2 empty), 92.3% useful, 58.1 s on the device, $0.04"
+        )
+        run.note = "looked at by Ann"
+        note.on_dag_run_success(run, "")
+        assert run.note == "looked at by Ann"
+
+
+def test_links_lead_from_a_task_to_the_page_of_its_run() -> None:
+    key = type("Key", (), {"dag_id": "a b", "run_id": RUN, "task_id": "chunk", "map_index": 3})()
+    operator: Any = None
+    run = "run_id=scheduled__2026-01-31T02%3A00%3A00%2B00%3A00"
+    assert RunPageLink().get_link(operator, ti_key=key).endswith(f"/staticjob/run?dag_id=a+b&{run}&task=3")
+    assert ReportLink().get_link(operator, ti_key=key).endswith(f"/staticjob/report?dag_id=a+b&{run}")
