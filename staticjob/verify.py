@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from staticjob import storage, tasks
+from staticjob.config import JobConfig
 from staticjob.errors import DataError
 from staticjob.layout import Output, Work
 from staticjob.models import model_files
@@ -28,7 +30,7 @@ from staticjob.running.parts import read_ids, read_rows
 from staticjob.running.results import vectors
 
 if TYPE_CHECKING:
-    from staticjob.engine import StaticEngine
+    from staticjob.engine import HeadResult, Shape
 
 # Largest difference of a component that rounding explains, by the type the model ran in.
 ROUNDING = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
@@ -86,8 +88,7 @@ def verify(work: Work, prepared: Prepared, plan: Plan, rows: int, seed: int) -> 
     Rows answered by another engine, or computed again in float32, are counted as skipped.
     Raises DataError when the output is not there or holds another number of rows.
     """
-    # Deferred: torch.
-    from staticjob.engine import Shape, StaticEngine
+    from staticjob.engine import Shape
 
     rng = np.random.default_rng(seed)
     samples = {
@@ -95,10 +96,8 @@ def verify(work: Work, prepared: Prepared, plan: Plan, rows: int, seed: int) -> 
         for (length, batch), picked in choose(plan, rows, rng).items()
     }
     model_dir = model_files.resolve_pinned(prepared.config.model, prepared.model)
-    heads = [f.name for f in tasks.module(prepared.config.task).head(prepared.config, model_dir).fields()]
-    _read_published(prepared, [s for own in samples.values() for s in own], heads)
-    shapes = [Shape(length, batch) for length, batch in samples]
-    engine = StaticEngine(model_dir, prepared.config, shapes)
+    again = _again(prepared.config, model_dir, [Shape(length, batch) for length, batch in samples])
+    _read_published(prepared, [s for own in samples.values() for s in own], again.columns)
     verdicts = []
     skipped = 0
     for (length, batch), own in samples.items():
@@ -107,7 +106,7 @@ def verify(work: Work, prepared: Prepared, plan: Plan, rows: int, seed: int) -> 
         differences = [
             d
             for members in (batch, max(1, batch // 2))
-            for d in _run_again(engine, length, batch, usable, members, rng)
+            for d in _run_again(again, length, batch, usable, members, rng)
         ]
         verdicts.append(
             RungVerdict(
@@ -128,11 +127,64 @@ def verify(work: Work, prepared: Prepared, plan: Plan, rows: int, seed: int) -> 
         equal=equal,
         max_difference=largest,
         bit_equal=compared == equal,
-        within_rounding=largest <= ROUNDING[engine.dtype],
-        device=engine.device,
-        dtype=engine.dtype,
+        within_rounding=largest <= ROUNDING[again.dtype],
+        device=again.device,
+        dtype=again.dtype,
         rungs=tuple(verdicts),
     )
+
+
+# Who stands at each place of a batch; None for a dummy row.
+Standing = Sequence[Sample | None]
+
+
+class Again(Protocol):
+    """What runs rows again."""
+
+    device: str
+    dtype: str
+
+    @property
+    def columns(self) -> Sequence[str]: ...
+
+    def run(
+        self,
+        shape: Shape,
+        ids: NDArray[np.int32],
+        lengths: NDArray[np.int32],
+        samples: Sequence[Sample | None],
+    ) -> HeadResult:
+        """ids [B, L], lengths [B] (0 for a dummy row), and who stands at each place [B]."""
+
+
+def _again(config: JobConfig, model_dir: Path, shapes: Sequence[Shape]) -> Again:
+    # Deferred: torch.
+    if tasks.TASKS[config.task].generates:
+        from staticjob.generating.verify_texts import TextsAgain
+
+        return TextsAgain(model_dir, config, shapes)
+    return _HeadsAgain(model_dir, config, shapes)
+
+
+class _HeadsAgain:
+    """The engine of a task with one pass a row."""
+
+    def __init__(self, model_dir: Path, config: JobConfig, shapes: Sequence[Shape]) -> None:
+        from staticjob.engine import StaticEngine
+
+        self._engine = StaticEngine(model_dir, config, shapes)
+        self.device, self.dtype = self._engine.device, self._engine.dtype
+        self.columns = [field.name for field in self._engine.fields()]
+
+    def run(
+        self,
+        shape: Shape,
+        ids: NDArray[np.int32],
+        lengths: NDArray[np.int32],
+        samples: Sequence[Sample | None],
+    ) -> HeadResult:
+        boundaries = np.array([-1 if s is None else s.boundary for s in samples], np.int32)
+        return self._engine.run(shape, ids, lengths, boundaries)
 
 
 def choose(
@@ -215,7 +267,7 @@ def _read_groups(uri: str, parquet: pq.ParquetFile, samples: Sequence[Sample], h
 
 
 def _run_again(
-    engine: StaticEngine,
+    again: Again,
     length: int,
     batch: int,
     samples: Sequence[Sample],
@@ -231,12 +283,12 @@ def _run_again(
         places = rng.choice(batch, len(group), replace=False)
         ids = np.zeros((batch, length), np.int32)
         lengths = np.zeros(batch, np.int32)
-        boundaries = np.full(batch, -1, np.int32)
+        standing: list[Sample | None] = [None] * batch
         for place, sample in zip(places, group, strict=True):
             ids[place, : len(sample.ids)] = sample.ids
             lengths[place] = len(sample.ids)
-            boundaries[place] = sample.boundary
-        result = engine.run(Shape(length, batch), ids, lengths, boundaries)
+            standing[place] = sample
+        result = again.run(Shape(length, batch), ids, lengths, standing)
         for place, sample in zip(places, group, strict=True):
             if not result.finite[place]:
                 continue
@@ -257,7 +309,7 @@ def _values(column: pa.Array) -> NDArray[Any]:
 
 def _compare(new: Any, old: Any) -> tuple[bool, float]:
     """Whether two results are equal to the bit, and the largest difference of a number; labels have none."""
-    if isinstance(new, str):
-        return new == old, 0.0
+    if isinstance(new, str | list):
+        return list(new) == list(old), 0.0
     difference = np.abs(np.asarray(new, np.float64) - np.asarray(old, np.float64)).max()
     return np.asarray(new).tobytes() == np.asarray(old).tobytes(), float(difference)

@@ -14,7 +14,7 @@ import tiny_jobs
 import tiny_models
 from tiny_jobs import job, prompts, read_output, save, token, write
 
-from staticjob import storage
+from staticjob import steps, storage
 from staticjob.config import validate_job
 from staticjob.errors import ConfigError
 from staticjob.generating import generate_pack
@@ -25,6 +25,7 @@ from staticjob.planning import history
 from staticjob.records import Commit
 from staticjob.report import Report
 from staticjob.running.progress import Reporter
+from staticjob.verify import verify
 
 ROWS = 22
 CAP = 12
@@ -155,6 +156,17 @@ def test_chats_are_rendered_with_one_bos(tmp_path, alone):
     write(f"{tmp_path}/plain/in", [{"id": 0, "prompt": "abc"}], files=1)
     run_job(plain)
     assert read_output(plain.output.uri)[0]["n_prompt_tokens"] == 4
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "n": 2}])
+def test_verify_writes_sampled_texts_again_beside_other_rows(tmp_path, model, texts, options):
+    config = job(base(tmp_path, texts), model, generate=options)
+    outcome = run_job(config)
+    plan = steps.load_plan(outcome.work)
+    report = verify(outcome.work, outcome.prepared, plan, rows=10, seed=1)
+    assert (report.rows, report.skipped) == (10, 0)
+    assert report.compared == 2 * 10
+    assert report.bit_equal
 
 
 def test_of_a_prompt_beyond_the_limit_the_end_is_kept(tmp_path, model):

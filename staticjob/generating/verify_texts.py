@@ -1,0 +1,80 @@
+"""Texts written again, in the same shapes beside other rows: the decoder as `verify` drives an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from staticjob.config import JobConfig
+from staticjob.encoding import load_tokenizer
+from staticjob.engine.decode import StaticDecoder
+from staticjob.engine.heads import HeadResult
+from staticjob.engine.shape import Shape
+from staticjob.generating.generate_rows import ChunkRows, PromptBatch, RowKey, decoder_settings
+from staticjob.generating.options import GenerateOptions, stop_ids
+from staticjob.generating.tail_policy import TailPolicy
+from staticjob.policy import Scope
+from staticjob.tasks.generate import options_of
+
+if TYPE_CHECKING:
+    from staticjob.verify import Standing
+
+# Compared columns: what was written, and why it ended.
+COLUMNS = ("text", "finish_reason")
+
+
+class TextsAgain:
+    """Generates rows to their end, whatever the job's policy would do with them."""
+
+    def __init__(self, model_dir: Path, job: JobConfig, shapes: Sequence[Shape]) -> None:
+        self._samples = options_of(job).n
+        self._options = GenerateOptions.of(options_of(job))
+        self._ends = stop_ids(model_dir, self._options)
+        self._tokenizer = load_tokenizer(model_dir, job.model.trust_remote_code)
+        sampling, ending = decoder_settings(self._options, self._ends)
+        cap = self._options.max_new_tokens
+        # One lane: memory is planned for no more caches than the job's own, and this may run beside it.
+        self._decoder = StaticDecoder(model_dir, job.model, shapes, cap, sampling, ending, lanes=1)
+        self.columns = COLUMNS
+        self.device, self.dtype = self._decoder.device, self._decoder.dtype
+
+    def run(
+        self,
+        shape: Shape,
+        ids: NDArray[np.int32],
+        lengths: NDArray[np.int32],
+        samples: Sequence[Sample | None],
+    ) -> HeadResult:
+        """Columns of objects [B]; with n samples a row's value is a list of n."""
+        rows = [(-1, i) if s is None else (s.file, s.row) for i, s in enumerate(samples)]
+        batches = [self._batch(shape, ids, lengths, rows, sample) for sample in range(self._samples)]
+        cap = self._options.max_new_tokens
+        policy = TailPolicy("static", Scope(shape.length, float(shape.length), cap, shape.batch), 1, 1, "cpu")
+        chunk = ChunkRows(policy, self._tokenizer, self._options, self._ends)
+        texts = {text.key: text for done in chunk.static(self._decoder, batches) for text in done.rows}
+        columns: dict[str, NDArray[Any]] = {name: np.empty(shape.batch, object) for name in COLUMNS}
+        for place, row in enumerate(rows):
+            if lengths[place]:
+                own = [texts[RowKey(*row, sample)] for sample in range(self._samples)]
+                for name, values in zip(
+                    COLUMNS, ([t.text for t in own], [t.finish for t in own]), strict=True
+                ):
+                    columns[name][place] = values if self._samples > 1 else values[0]
+        return HeadResult(columns, np.ones(shape.batch, bool))
+
+    def _batch(
+        self,
+        shape: Shape,
+        ids: NDArray[np.int32],
+        lengths: NDArray[np.int32],
+        rows: Sequence[tuple[int, int]],
+        sample: int,
+    ) -> PromptBatch:
+        """Dummy rows stand between the others here: each has a key, and its text is dropped."""
+        filled = np.maximum(lengths, 1).astype(np.int32)
+        keys = tuple(RowKey(*row, sample) for row in rows)
+        return PromptBatch(keys, shape, ids, filled)
