@@ -105,10 +105,10 @@ def uniform(rows: int = 64, tokens: int = 64) -> Workload:
     return Workload("uniform", str(model()), prompts, [tokens] * rows, tokens, 32, [])
 
 
-def mild(rows: int) -> Workload:
-    """Questions, at most 128 tokens, rows end where the model ends them."""
+def mild(rows: int | None, cap: int = 128) -> Workload:
+    """Questions, at most `cap` tokens, rows end where the model ends them."""
     prompts = chat_prompts(rows)
-    return Workload("mild", str(model()), prompts, [128] * len(prompts), 128, 32, [2])
+    return Workload("mild", str(model()), prompts, [cap] * len(prompts), cap, 32, [2])
 
 
 def ragged(rows: int, seed: int = 0) -> Workload:
