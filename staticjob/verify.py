@@ -152,7 +152,7 @@ class Again(Protocol):
         shape: Shape,
         ids: NDArray[np.int32],
         lengths: NDArray[np.int32],
-        samples: Sequence[Sample | None],
+        samples: Standing,
     ) -> HeadResult:
         """ids [B, L], lengths [B] (0 for a dummy row), and who stands at each place [B]."""
 
@@ -181,7 +181,7 @@ class _HeadsAgain:
         shape: Shape,
         ids: NDArray[np.int32],
         lengths: NDArray[np.int32],
-        samples: Sequence[Sample | None],
+        samples: Standing,
     ) -> HeadResult:
         boundaries = np.array([-1 if s is None else s.boundary for s in samples], np.int32)
         return self._engine.run(shape, ids, lengths, boundaries)

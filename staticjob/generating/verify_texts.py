@@ -47,7 +47,7 @@ class TextsAgain:
         shape: Shape,
         ids: NDArray[np.int32],
         lengths: NDArray[np.int32],
-        samples: Sequence[Sample | None],
+        samples: Standing,
     ) -> HeadResult:
         """Columns of objects [B]; with n samples a row's value is a list of n."""
         rows = [(-1, i) if s is None else (s.file, s.row) for i, s in enumerate(samples)]
@@ -57,14 +57,15 @@ class TextsAgain:
         chunk = ChunkRows(policy, self._tokenizer, self._options, self._ends)
         texts = {text.key: text for done in chunk.static(self._decoder, batches) for text in done.rows}
         columns: dict[str, NDArray[Any]] = {name: np.empty(shape.batch, object) for name in COLUMNS}
-        for place, row in enumerate(rows):
+        for place, (file, row) in enumerate(rows):
             if lengths[place]:
-                own = [texts[RowKey(*row, sample)] for sample in range(self._samples)]
-                for name, values in zip(
-                    COLUMNS, ([t.text for t in own], [t.finish for t in own]), strict=True
-                ):
-                    columns[name][place] = values if self._samples > 1 else values[0]
+                own = [texts[RowKey(file, row, sample)] for sample in range(self._samples)]
+                columns["text"][place] = self._value([text.text for text in own])
+                columns["finish_reason"][place] = self._value([text.finish for text in own])
         return HeadResult(columns, np.ones(shape.batch, bool))
+
+    def _value(self, values: list[str]) -> object:
+        return values if self._samples > 1 else values[0]
 
     def _batch(
         self,
@@ -76,5 +77,5 @@ class TextsAgain:
     ) -> PromptBatch:
         """Dummy rows stand between the others here: each has a key, and its text is dropped."""
         filled = np.maximum(lengths, 1).astype(np.int32)
-        keys = tuple(RowKey(*row, sample) for row in rows)
+        keys = tuple(RowKey(file, row, sample) for file, row in rows)
         return PromptBatch(keys, shape, ids, filled)
