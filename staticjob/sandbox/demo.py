@@ -17,60 +17,56 @@ from staticjob import storage
 from staticjob.config import read_job_file
 from staticjob.errors import ConfigError, InfrastructureError
 from staticjob.sandbox.airflow import REPOSITORY, USER
-from staticjob.sandbox.corpus import write_corpus
+from staticjob.sandbox.demos import DATE, Demo
 from staticjob.sandbox.rest import AirflowApi
 from staticjob.sandbox.stack import Sandbox, terminated_as_interrupt
 from staticjob.sandbox.view import LiveProgress, result_table
 from staticjob.status import JobStatus, Read, read_object, read_status
 
-DAG_ID = "docstrings"
-# One fixed day: a second demo finds the output of the first and resumes it.
-DATE = "2026-01-31"
-INPUT = f"s3://corpus/docstrings/{DATE}/"
-OUTPUT = f"s3://embeddings/docstrings/{DATE}/"
 POLL_SECONDS = 1.0
 DAG_SECONDS = 60.0
 LOG_LINES = 30
 
 
-def run_demo(run_dir: Path, rows: int, port: int) -> None:
+def run_demo(demo: Demo, run_dir: Path, rows: int | None, port: int) -> None:
     """Do it all and stop everything. Raises InfrastructureError, with the log's end, when a task fails."""
     console = Console()
-    sandbox = Sandbox(run_dir, jobs=_unscheduled_job(run_dir), port=port)
+    sandbox = Sandbox(run_dir, jobs=_unscheduled_job(demo, run_dir), port=port)
     console.print("starting the S3 store and Airflow (scheduler, API server, DAG processor, triggerer)")
     with terminated_as_interrupt():
         airflow = sandbox.up()
         try:
             console.print(f"Airflow {airflow.url}, user {USER}, password {airflow.password}", highlight=False)
-            write_corpus(INPUT, rows)
-            console.print(f"uploaded {rows} docstrings to {INPUT}", highlight=False)
-            _run_and_show(airflow.api(), console, sandbox.run_dir / "report.html")
+            what = demo.upload(demo.input, demo.rows if rows is None else rows)
+            console.print(f"uploaded {what} to {demo.input}", highlight=False)
+            _run_and_show(demo, airflow.api(), console, sandbox.run_dir / "report.html")
         finally:
             sandbox.down()
             console.print("store and Airflow are stopped")
 
 
-def _run_and_show(api: AirflowApi, console: Console, report: Path) -> None:
+def _run_and_show(demo: Demo, api: AirflowApi, console: Console, report: Path) -> None:
     started = time.monotonic()
-    run_id = trigger(api, DAG_ID, {"date": DATE})
-    console.print(f"triggered run {run_id} of DAG {DAG_ID}", highlight=False)
+    run_id = trigger(api, demo.dag_id, {"date": DATE})
+    console.print(f"triggered run {run_id} of DAG {demo.dag_id}", highlight=False)
     read = cache(read_object)
     with LiveProgress(console) as live:
-        for steps in watch(api, DAG_ID, run_id):
-            live.draw(steps, _status(OUTPUT, read))
-    finished = api.get(f"/dags/{DAG_ID}/dagRuns/{run_id}/taskInstances/finish/xcomEntries/return_value")
+        for steps in watch(api, demo.dag_id, run_id):
+            live.draw(steps, _status(demo.output, read))
+    finish = f"/dags/{demo.dag_id}/dagRuns/{run_id}/taskInstances/finish"
+    finished = api.get(f"{finish}/xcomEntries/return_value")
     result: dict[str, Any] = finished["value"]
     report.write_bytes(storage.read(result["report"]))
-    console.print(result_table(result, read_status(OUTPUT, read), report, time.monotonic() - started))
+    console.print(result_table(result, read_status(demo.output, read), report, time.monotonic() - started))
 
 
-def _unscheduled_job(run_dir: Path) -> Path:
+def _unscheduled_job(demo: Demo, run_dir: Path) -> Path:
     """A folder with the demo's job file as it is, but for the schedule: only the demo triggers it."""
-    job = read_job_file(REPOSITORY / "jobs" / f"{DAG_ID}.yaml")
+    job = read_job_file(REPOSITORY / "jobs" / f"{demo.dag_id}.yaml")
     job["airflow"] = {**job["airflow"], "schedule": None}
     folder = run_dir / "jobs"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{DAG_ID}.yaml").write_text(yaml.safe_dump(job, sort_keys=False))
+    (folder / f"{demo.dag_id}.yaml").write_text(yaml.safe_dump(job, sort_keys=False))
     return folder
 
 

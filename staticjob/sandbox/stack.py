@@ -15,7 +15,7 @@ from staticjob.sandbox.airflow import AirflowSandbox
 from staticjob.sandbox.processes import MARKER, end_marked, marked
 from staticjob.sandbox.store import SeaweedStore, remove_sockets
 
-BUCKETS = ("corpus", "embeddings")
+BUCKETS = ("corpus", "embeddings", "models", "prompts", "answers")
 STOP_SECONDS = 4.0
 
 
