@@ -34,6 +34,7 @@ from staticjob.memory import Target
 from staticjob.merge import merge_group
 from staticjob.merging.gather import read_commits
 from staticjob.plan import make_plan
+from staticjob.planning.head_sizes import HeadSizes
 from staticjob.records import (
     Chunk,
     Commit,
@@ -154,7 +155,7 @@ def planned(prepared: Prepared, stats: list[SplitStats]) -> Plan:
         kept_schema=dataset.encode_schema(KEPT),
         max_length=LIMIT,
         model_config=MODEL_CONFIG,
-        result_row_bytes=4 * DIM,
+        head=HeadSizes(4 * DIM),
         target=Target("cpu", "float32"),
         rates=None,
     )

@@ -1,7 +1,7 @@
 """Peak memory of a run by arithmetic, term by term, before a device is touched.
 
 Everything follows from the model's `config.json` and the shapes: buffers are static, so nothing
-else is ever allocated. Terms are for encoders; a decoder adds its KV cache and logits as terms.
+else is ever allocated. A head that scores a vocabulary adds its chunk of logits, a decoder its KV cache.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from staticjob.errors import ConfigError
 from staticjob.ladder import batch_rows
 from staticjob.planning.decoding import BEST_ROWS, Growth
 from staticjob.planning.dimensions import Dimensions
+from staticjob.planning.head_sizes import HeadSizes
 from staticjob.records import MemoryPlan, MemoryTerm, ShapeMemory
 from staticjob.terminal.units import plural, size
 
 MIB = 2**20
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-# Python with torch, transformers and pyarrow loaded: 500 MiB resident, measured with torch 2.13 on
+# Python with torch, transformers and pyarrow loaded: 495 to 535 MiB resident, measured with torch 2.13 on
 # Linux x86-64. On CUDA the driver's context, kernels and the cuBLAS workspace take about as much.
-RUNTIME_BYTES = {"cpu": 512 * MIB, "cuda": 640 * MIB}
+RUNTIME_BYTES = {"cpu": 528 * MIB, "cuda": 640 * MIB}
+# Of a chunk of logits: as computed, normalised, and what the allocator keeps of both (measured).
+LOGIT_COPIES = 4
 # Nodes and kernel arguments of one captured graph, apart from the pool that all graphs share.
 GRAPH_BYTES = 8 * MIB
 # Best token budgets, equally fast, largest first: CPU caches favour 2,048 to 4,096 slots a batch
@@ -34,11 +37,13 @@ USABLE_SHARE = 0.9
 
 @dataclass(frozen=True)
 class Target:
-    """Where the job will run: device name, dtype of the weights, bytes free (None: unknown)."""
+    """Where the job will run: device name, dtype of the weights, bytes free (None: unknown), and how many
+    parts of a batch are computed at once."""
 
     device: str
     dtype: str
     available: int | None = None
+    lanes: int = 1
 
     @property
     def kind(self) -> str:
@@ -60,12 +65,16 @@ class Held(NamedTuple):
 
 
 def predict(
-    model_config: Mapping[str, Any], target: Target, shapes: Sequence[Held], growth: Growth | None = None
+    model_config: Mapping[str, Any],
+    target: Target,
+    shapes: Sequence[Held],
+    head: HeadSizes,
+    growth: Growth | None = None,
 ) -> MemoryPlan:
     """Predicted peak per shape and over all of them, in bytes of the device's memory."""
     sizes = Dimensions.of(model_config)
-    predicted = tuple(_shape_memory(sizes, target, shape, len(shapes), growth) for shape in shapes)
-    fixed = sum(term.bytes for term in _fixed_terms(sizes, target, 0))
+    predicted = tuple(_shape_memory(sizes, target, shape, len(shapes), head, growth) for shape in shapes)
+    fixed = sum(term.bytes for term in _fixed_terms(sizes, target, 0, head, packed=False))
     return MemoryPlan(
         device=target.device,
         dtype=target.dtype,
@@ -79,6 +88,7 @@ def fit_budget(
     model_config: Mapping[str, Any],
     target: Target,
     longest: int,
+    head: HeadSizes,
     wanted: int | None = None,
     growth: Growth | None = None,
 ) -> int:
@@ -97,7 +107,7 @@ def fit_budget(
         return budget
     while True:
         batch = batch_rows(width, budget)
-        plan = predict(model_config, target, [Held(longest, batch, batch)], growth)
+        plan = predict(model_config, target, [Held(longest, batch, batch)], head, growth)
         if plan.peak <= target.available * USABLE_SHARE:
             return budget
         if wanted is not None or batch == 1:
@@ -124,45 +134,60 @@ def _term(name: str, *factors: tuple[float, str]) -> MemoryTerm:
     return MemoryTerm(name=name, bytes=int(product), formula=formula)
 
 
-def _fixed_terms(sizes: Dimensions, target: Target, graphs: int) -> list[MemoryTerm]:
-    """Terms that no shape changes."""
+def _fixed_terms(
+    sizes: Dimensions, target: Target, graphs: int, head: HeadSizes, packed: bool
+) -> list[MemoryTerm]:
+    """Terms that no shape changes. `packed`: the layers' matrices are laid out once more."""
     width = (target.width, "B")
     terms = [
         _term("runtime", (RUNTIME_BYTES[target.kind] // MIB, "MiB measured"), (MIB, "B")),
         _term("weights", (sizes.parameters, "parameters"), width),
     ]
-    if target.kind == "cpu":
+    if head.parameters:
+        terms.append(_term("head weights", (head.parameters, "parameters"), width))
+    if packed:
         terms.append(_term("prepacked weights", (sizes.linear_parameters, "matrix elements"), width))
-    elif graphs:
+    if target.kind == "cuda" and graphs:
         terms.append(_term("graphs", (graphs, "shapes"), (GRAPH_BYTES // MIB, "MiB"), (MIB, "B")))
     return terms
 
 
 def _shape_memory(
-    sizes: Dimensions, target: Target, shape: Held, graphs: int, growth: Growth | None
+    sizes: Dimensions, target: Target, shape: Held, graphs: int, head: HeadSizes, growth: Growth | None
 ) -> ShapeMemory:
     if growth:
-        return _decode_memory(sizes, target, shape, graphs, growth)
+        return _decode_memory(sizes, target, shape, graphs, head, growth)
     length, batch, rows = shape
     slots = (batch * length, "slots")
     width = (target.width, "B")
+    packed = target.kind == "cpu" and target.dtype == "float32" and sizes.fused
     terms = [
-        *_fixed_terms(sizes, target, graphs),
+        *_fixed_terms(sizes, target, graphs, head, packed),
         _term("inputs", slots, (2, "tensors (ids, mask)"), (8, "B")),
         _term("activations", slots, (_activations(sizes), "values"), width),
-        _term("results", (batch, "rows"), (sizes.hidden, "values"), (4, "B")),
+        _term("results", (batch, "rows"), (head.row_bytes, "B")),
     ]
+    if sizes.masks:
+        # Where each query may look, as a type of one byte and as what is added to the scores.
+        masks = (sizes.masks, "patterns"), slots, (length, "slots"), (1 + target.width, "B")
+        terms.append(_term("attention masks", *masks))
+    if sizes.eager:
+        scores = slots, (length, "slots"), (sizes.heads, "heads"), (3, "copies"), (4, "B")
+        terms.append(_term("attention scores", *scores))
+    if head.logits:
+        parts = min(target.lanes, batch)
+        logits = (parts, "lanes"), (head.logits, "logits"), (LOGIT_COPIES, "copies"), (4, "B")
+        terms.append(_term("logits", *logits))
     if target.kind == "cpu":
         # As computed, in one piece, and sorted: on a GPU's host this is not the device's memory.
-        held = _term("chunk results", (rows, "rows"), (3, "copies"), (sizes.hidden, "values"), (4, "B"))
-        terms.append(held)
+        terms.append(_term("chunk results", (rows, "rows"), (3, "copies"), (head.row_bytes, "B")))
     return ShapeMemory(
         length=length, batch=batch, terms=tuple(terms), bytes=sum(term.bytes for term in terms)
     )
 
 
 def _decode_memory(
-    sizes: Dimensions, target: Target, shape: Held, graphs: int, growth: Growth
+    sizes: Dimensions, target: Target, shape: Held, graphs: int, head: HeadSizes, growth: Growth
 ) -> ShapeMemory:
     """A decoder's lanes: each has a cache, and buffers for one token per row."""
     length, batch, _ = shape
@@ -171,7 +196,7 @@ def _decode_memory(
     prefill = min(batch, max(1, PREFILL_SLOTS[target.kind] // length)) * length
     cached = 2 * sizes.layers * sizes.kv_heads * sizes.head_dim
     terms = [
-        *_fixed_terms(sizes, target, graphs),
+        *_fixed_terms(sizes, target, graphs, head, packed=target.kind == "cpu"),
         _term("key-value cache", lanes, (batch, "rows"), (slots, "slots"), (cached, "values"), width),
         _term("prefill activations", lanes, (prefill, "slots"), (_activations(sizes), "values"), width),
         _term("logits", lanes, (batch, "rows"), (sizes.vocabulary, "tokens"), (2, "copies"), (4, "B")),

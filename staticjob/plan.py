@@ -18,6 +18,7 @@ from staticjob.planning.cutting import cut_chunks
 from staticjob.planning.decoding import LEAST_DECODE_BATCHES, START_SECONDS, Growth, idle_slots
 from staticjob.planning.forecast import assumed_rates, chunk_seconds, forecast, rung_cost_slots
 from staticjob.planning.grouping import group_files, pack_chunks
+from staticjob.planning.head_sizes import HeadSizes
 from staticjob.records import Chunk, Orders, Plan, Prepared, Rates, RowError, Rung, SplitStats, Status
 from staticjob.terminal.units import plural
 
@@ -40,7 +41,7 @@ def make_plan(
     kept_schema: str,
     max_length: int,
     model_config: Mapping[str, Any],
-    result_row_bytes: int,
+    head: HeadSizes,
     target: Target,
     rates: Rates | None,
     growth: Growth | None = None,
@@ -48,7 +49,7 @@ def make_plan(
     """Ladder, chunks, packs, merge groups, memory, time and cost of one prepared, tokenized job.
 
     `max_length` is the resolved limit in tokens; `kept_schema` the unified schema of the kept columns
-    (base64); `result_row_bytes` what a row's results take; `target` the device, dtype and free memory of
+    (base64); `head` what the task's head adds; `target` the device, dtype and free memory of
     the run; `rates` measured speed, or None; `growth` that of rows that generate. Raises ConfigError when
     a fixed ladder does not hold the rows, or the device's memory not the batches.
     """
@@ -59,7 +60,7 @@ def make_plan(
     working_rates = rates if rates is not None and rates.shapes else assumed_rates(target.kind)
     fixed_budget = None if isinstance(batching.token_budget, str) else batching.token_budget
     longest = _longest_rung(histogram, batching.ladder, max_length)
-    fitting = fit_budget(model_config, target, longest, fixed_budget, growth)
+    fitting = fit_budget(model_config, target, longest, head, fixed_budget, growth)
     smaller = [b for b in BEST_BUDGETS[target.kind] if b < fitting and fixed_budget is None and not growth]
     rung_cost = rung_cost_slots(working_rates) + (idle_slots(fitting, growth) if growth else 0)
     cap = growth.cap if growth else 0
@@ -68,7 +69,7 @@ def make_plan(
         parts,
         fills,
         _chunk_slots(batching.chunk_slots, fills, budget, cap),
-        min(CHUNK_ROWS, CHUNK_RESULT_BYTES // result_row_bytes),
+        min(CHUNK_ROWS, CHUNK_RESULT_BYTES // head.row_bytes),
         cap,
     )
     # Measured seconds of a batch hold its decoding; assumed ones do not.
@@ -90,7 +91,7 @@ def make_plan(
         groups=group_files(
             prepared.files,
             file_rows,
-            result_row_bytes=result_row_bytes,
+            result_row_bytes=head.row_bytes,
             max_groups=config.max_mapped_tasks,
         ),
         file_rows=file_rows,
@@ -103,7 +104,7 @@ def make_plan(
             sorted=sorted_slots(histogram),
             ladder=ledger.slots,
         ),
-        memory=predict(model_config, target, _held(fills, chunks), growth),
+        memory=predict(model_config, target, _held(fills, chunks), head, growth),
         rates=rates,
         forecast=forecast(chunks, packs, rates, config.cost.gpu_hour),
     )

@@ -21,9 +21,9 @@ from staticjob.models.max_length import max_length
 from staticjob.plan import make_plan
 from staticjob.planning import history
 from staticjob.planning.decoding import growth_of
-from staticjob.planning.device import can_run, cores, target_of
+from staticjob.planning.device import can_run, target_of
+from staticjob.planning.head_sizes import head_sizes
 from staticjob.records import Commit, Manifest, MergeCommit, Plan, Prepared, Rates, SplitStats
-from staticjob.running.results import row_bytes
 
 log = logging.getLogger(__name__)
 
@@ -110,16 +110,19 @@ def draft_plan(work: Work, prepared: Prepared, calibrate: bool = True) -> Plan:
     if known is not None and (known.device.split(":")[0] != target.kind or known.dtype != target.dtype):
         known = None
 
-    growth = growth_of(config, cores() if target.kind == "cpu" else 1)
+    model_config = model_files.model_config(model_dir)
+    limit = max_length(config, model_dir)
+    growth = growth_of(config, target.lanes)
+    head = head_sizes(config, model_dir, model_config, fields, target.kind, growth.cap if growth else limit)
 
     def make(rates: Rates | None) -> Plan:
         return make_plan(
             prepared,
             stats,
             kept_schema=dataset.encode_schema(kept),
-            max_length=max_length(config, model_dir),
-            model_config=model_files.model_config(model_dir),
-            result_row_bytes=row_bytes(fields, growth.cap if growth else 0),
+            max_length=limit,
+            model_config=model_config,
+            head=head,
             target=target,
             rates=rates,
             growth=growth,

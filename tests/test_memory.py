@@ -12,8 +12,10 @@ from planning import MODEL_CONFIG, MODEL_DIR, job, planned, split
 from staticjob.errors import ConfigError
 from staticjob.memory import MIB, Held, Target, fit_budget, predict
 from staticjob.planning.dimensions import Dimensions
+from staticjob.planning.head_sizes import HeadSizes
 
 CPU = Target("cpu", "float32")
+HEAD = HeadSizes(row_bytes=384 * 4)
 
 
 def stored_parameters() -> int:
@@ -47,7 +49,7 @@ def test_the_parameter_count_of_other_architectures_is_transformers_own(name: st
 
 
 def test_a_shape_is_the_sum_of_terms_that_show_their_arithmetic() -> None:
-    plan = predict(MODEL_CONFIG, CPU, [Held(512, 8, 100), Held(64, 64, 1_000)])
+    plan = predict(MODEL_CONFIG, CPU, [Held(512, 8, 100), Held(64, 64, 1_000)], HEAD)
     for shape in plan.shapes:
         assert shape.bytes == sum(term.bytes for term in shape.terms)
         assert all(term.formula for term in shape.terms)
@@ -59,7 +61,7 @@ def test_a_shape_is_the_sum_of_terms_that_show_their_arithmetic() -> None:
 
 def test_the_results_a_chunk_holds_are_counted_where_they_share_the_devices_memory() -> None:
     for device, counted in (("cpu", 3 * 10_000 * 384 * 4), ("cuda", 0)):
-        terms = predict(MODEL_CONFIG, Target(device, "float32"), [Held(64, 64, 10_000)]).shapes[0].terms
+        terms = predict(MODEL_CONFIG, Target(device, "float32"), [Held(64, 64, 10_000)], HEAD).shapes[0].terms
         assert sum(term.bytes for term in terms if term.name == "chunk results") == counted
 
 
@@ -67,7 +69,7 @@ def test_half_precision_halves_the_weights_and_the_activations() -> None:
     wide, half = (
         {
             t.name: t.bytes
-            for t in predict(MODEL_CONFIG, Target("cuda", dtype), [Held(512, 128, 0)]).shapes[0].terms
+            for t in predict(MODEL_CONFIG, Target("cuda", dtype), [Held(512, 128, 0)], HEAD).shapes[0].terms
         }
         for dtype in ("float32", "bfloat16")
     )
@@ -78,20 +80,20 @@ def test_half_precision_halves_the_weights_and_the_activations() -> None:
 
 @pytest.mark.parametrize(("device", "budget"), [("cpu", 4_096), ("cuda:0", 65_536)])
 def test_the_automatic_budget_is_the_devices_best_where_memory_allows(device: str, budget: int) -> None:
-    assert fit_budget(MODEL_CONFIG, Target(device, "float32", 64 * 2**30), 512) == budget
-    assert fit_budget(MODEL_CONFIG, Target(device, "float32", None), 512) == budget
+    assert fit_budget(MODEL_CONFIG, Target(device, "float32", 64 * 2**30), 512, HEAD) == budget
+    assert fit_budget(MODEL_CONFIG, Target(device, "float32", None), 512, HEAD) == budget
 
 
 def test_the_automatic_budget_shrinks_until_the_longest_rung_fits() -> None:
     room = Target("cuda", "float32", 1_200 * MIB)
-    budget = fit_budget(MODEL_CONFIG, room, 512)
+    budget = fit_budget(MODEL_CONFIG, room, 512, HEAD)
     assert 512 <= budget < 65_536
-    assert predict(MODEL_CONFIG, room, [Held(512, budget // 512, 0)]).peak <= 1_200 * MIB
+    assert predict(MODEL_CONFIG, room, [Held(512, budget // 512, 0)], HEAD).peak <= 1_200 * MIB
 
 
 def test_a_job_that_cannot_fit_one_row_is_refused_with_the_arithmetic() -> None:
     with pytest.raises(ConfigError) as refusal:
-        fit_budget(MODEL_CONFIG, Target("cpu", "float32", 300 * MIB), 512)
+        fit_budget(MODEL_CONFIG, Target("cpu", "float32", 300 * MIB), 512, HEAD)
     message = str(refusal.value)
     assert "1 row of 512 tokens" in message
     assert "weights 86.6 MiB" in message
@@ -101,7 +103,7 @@ def test_a_job_that_cannot_fit_one_row_is_refused_with_the_arithmetic() -> None:
 
 def test_a_given_budget_that_does_not_fit_is_refused_and_not_changed() -> None:
     with pytest.raises(ConfigError, match=r"128 rows of 512 tokens.*lower batching\.token_budget"):
-        fit_budget(MODEL_CONFIG, Target("cuda", "float32", 900 * MIB), 512, wanted=65_536)
+        fit_budget(MODEL_CONFIG, Target("cuda", "float32", 900 * MIB), 512, HEAD, wanted=65_536)
 
 
 def test_the_plan_refuses_what_the_device_cannot_hold() -> None:

@@ -35,9 +35,10 @@ def measure(engine: StaticEngine, shapes: Sequence[Shape], start_seconds: float)
         warm_up = _seconds(partial(engine.warm_up, shape))
         lengths = np.full(shape.batch, shape.length, np.int32)
         ids = np.zeros((shape.batch, shape.length), np.int32)
-        none = np.full(shape.batch, -1, np.int32)
+        # Every token is scored, where a task scores tokens.
+        boundaries = np.ones(shape.batch, np.int32)
         first, *runs = [
-            _seconds(partial(engine.run, shape, ids, lengths, none)) for _ in range(1 + REPETITIONS)
+            _seconds(partial(engine.run, shape, ids, lengths, boundaries)) for _ in range(1 + REPETITIONS)
         ]
         seconds = statistics.mean(runs)
         rates.append(ShapeRate(length=shape.length, batch=shape.batch, seconds=seconds))

@@ -75,6 +75,10 @@ class Head(Protocol):
     def loads(self) -> Loads:
         """The class that loads its model."""
 
+    @property
+    def scores_vocabulary(self) -> bool:
+        """Whether it computes the logits of a whole vocabulary."""
+
     def fields(self) -> list[Field]:
         """Its output columns."""
 

@@ -26,7 +26,8 @@ def target_of(model: ModelConfig, last_device: str | None = None, last_memory: i
     device = model.device if model.device != "auto" else "cuda" if present else last_device or "cpu"
     stated = int(model.device_memory_gib * 2**30) if model.device_memory_gib else None
     if not device.startswith("cuda"):
-        return Target(device, model.dtype if model.dtype != "auto" else "float32", stated or free_memory())
+        dtype = model.dtype if model.dtype != "auto" else "float32"
+        return Target(device, dtype, stated or free_memory(), lanes=cores())
     narrow, free = "bfloat16", last_memory
     if present:
         import torch

@@ -12,12 +12,17 @@ from staticjob.errors import ConfigError
 _GATED = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "modernbert"}
 _RMS_NORM = _GATED - {"modernbert"}
 _NO_ABSOLUTE_POSITIONS = _GATED
-_NO_POOLER = {"distilbert", "electra", "deberta", "deberta-v2"} | _GATED
+_NO_POOLER = {"distilbert", "electra", "deberta", "deberta-v2", "gpt2"} | _GATED
+# Families whose layers run as `engine/fusions.py` has them, from weights laid out once more.
+FUSED = {"bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"}
 
 
 @dataclass(frozen=True)
 class Dimensions:
-    """Sizes that memory and work depend on."""
+    """Sizes that memory and work depend on.
+
+    `masks`: patterns of attention that need a mask [B, L, L]; `eager`: attention scores are held whole.
+    """
 
     model_type: str
     hidden: int
@@ -30,6 +35,8 @@ class Dimensions:
     positions: int
     token_types: int
     gated: bool
+    masks: int = 0
+    eager: bool = False
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Dimensions:
@@ -51,7 +58,13 @@ class Dimensions:
             positions=_size(config, "max_position_embeddings", "n_positions", default=0),
             token_types=_size(config, "type_vocab_size", default=0),
             gated=model_type in _GATED,
+            masks=_masks(config, model_type),
+            eager=bool(config.get("attn_logit_softcapping")),
         )
+
+    @property
+    def fused(self) -> bool:
+        return self.model_type in FUSED
 
     def cache_bytes(self, batch: int, length: int, width: int) -> int:
         """Keys and values of `batch` rows of `length` tokens, elements of `width` bytes."""
@@ -79,6 +92,13 @@ class Dimensions:
         per_layer = 2 * norm + (0 if self.gated else biases)
         pooler = 0 if self.model_type in _NO_POOLER else self.hidden * (self.hidden + 1)
         return self.embedding_parameters + norm + self.linear_parameters + self.layers * per_layer + pooler
+
+
+def _masks(config: Mapping[str, Any], model_type: str) -> int:
+    if config.get("attn_logit_softcapping") or model_type == "modernbert":
+        return 2
+    sliding = config.get("sliding_window") and config.get("use_sliding_window", True)
+    return 1 if sliding else 0
 
 
 def _size(config: Mapping[str, Any], *names: str, default: int | None = None) -> int:

@@ -42,6 +42,7 @@ class ClassifyHead:
     """Softmax over the labels; for a model of many labels at once, each label's sigmoid."""
 
     loads: Loads = "AutoModelForSequenceClassification"
+    scores_vocabulary = False
 
     def __init__(self, model_dir: Path) -> None:
         config = classifier_config(model_dir, "classify")

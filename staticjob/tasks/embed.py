@@ -54,6 +54,7 @@ class EmbedHead:
     """One vector a row, pooled over its tokens, cut, of unit length and narrowed where wanted."""
 
     loads: Loads = "AutoModel"
+    scores_vocabulary = False
 
     def __init__(self, job: JobConfig, model_dir: Path) -> None:
         self.embedding = embedding_of(model_dir, job.embed)

@@ -38,6 +38,7 @@ class LogprobHead:
     """Log-probabilities of the tokens from each row's boundary on, given those before."""
 
     loads: Loads = "AutoModelForCausalLM"
+    scores_vocabulary = True
 
     def __init__(self, token_logprobs: bool) -> None:
         self._token_logprobs = token_logprobs

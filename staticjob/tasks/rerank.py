@@ -49,6 +49,7 @@ class CrossEncoderHead:
     """The one output of a sequence classifier, through the activation its own files name."""
 
     loads: Loads = "AutoModelForSequenceClassification"
+    scores_vocabulary = False
 
     def __init__(self, model_dir: Path) -> None:
         self.activation = activation_of(require_one_output(model_dir, "rerank"), model_dir)
@@ -68,6 +69,7 @@ class YesNoHead:
     """The probability of the token for yes against that for no, after the row's last token."""
 
     loads: Loads = "AutoModelForCausalLM"
+    scores_vocabulary = False
 
     def __init__(self, job: JobConfig, model_dir: Path) -> None:
         causal_config(model_dir, "rerank with rerank.template")

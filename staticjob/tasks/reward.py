@@ -51,6 +51,7 @@ class RewardHead:
     """The only output of a sequence classifier, read at the chat's last token."""
 
     loads: Loads = "AutoModelForSequenceClassification"
+    scores_vocabulary = False
 
     def __init__(self, model_dir: Path) -> None:
         require_one_output(model_dir, "reward")
