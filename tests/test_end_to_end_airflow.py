@@ -9,24 +9,27 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import boto3
+import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from airflow_runs import LONGEST_WAIT, Run, until
+from browser import CHROMIUM, DRIVER, MISSING, Browser
 from small_jobs import MINILM, texts, write_input
 
 from staticjob import storage
 from staticjob.layout import Output, Work
-from staticjob.records import Manifest
-from staticjob.sandbox.airflow import AirflowSandbox
-from staticjob.sandbox.demo import failures, trigger
+from staticjob.records import Manifest, Status
+from staticjob.sandbox.airflow import USER, AirflowSandbox
+from staticjob.sandbox.demo import trigger
 from staticjob.sandbox.rest import AirflowApi
 from staticjob.sandbox.stack import terminated_as_interrupt
 from staticjob.sandbox.store import SeaweedStore
@@ -35,7 +38,6 @@ from staticjob.status import read_status
 ROWS = 240
 DATE = "2026-01-31"
 BUCKET = "s3://end-to-end"
-LONGEST_WAIT = 540.0
 pytestmark = pytest.mark.timeout(600)  # the first test waits for Airflow to start, too
 
 
@@ -54,68 +56,11 @@ def _job(name: str, source: str = "in", **changes: Any) -> dict[str, Any]:
 
 
 JOBS = (
-    _job("undisturbed"),
+    _job("undisturbed", cost={"gpu_hour": 2.5}),
     _job("killed"),
     _job("empty", source="nothing"),
     _job("mistaken", input={"uri": f"{BUCKET}/in/{DATE}", "columns": {"text": "txt"}}),
 )
-
-
-@dataclass(frozen=True)
-class Run:
-    """One triggered run of a DAG."""
-
-    api: AirflowApi
-    dag_id: str
-    run_id: str
-
-    @property
-    def path(self) -> str:
-        return f"/dags/{self.dag_id}/dagRuns/{self.run_id}"
-
-    @property
-    def output(self) -> Output:
-        return Output(f"{BUCKET}/{self.dag_id}/{DATE}")
-
-    def state(self) -> str:
-        return str(self.api.get(self.path)["state"])
-
-    def ends(self) -> str:
-        """Wait for the final state."""
-        _until(lambda: self.state() in ("success", "failed"), self.dag_id)
-        return self.state()
-
-    def succeeds(self) -> None:
-        """Wait for success; shows the log of what failed instead."""
-        if self.ends() != "success":
-            pytest.fail(failures(self.api, self.dag_id, self.run_id))
-
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for something to happen before the run ends badly."""
-        _until(lambda: condition() or self.state() == "failed", what)
-        if not condition():
-            pytest.fail(failures(self.api, self.dag_id, self.run_id))
-
-    def tasks(self, task_id: str | None = None) -> list[dict[str, Any]]:
-        found = self.api.get(f"{self.path}/taskInstances", limit=1000)["task_instances"]
-        return [task for task in found if task_id in (None, task["task_id"])]
-
-    def states(self) -> dict[str, str]:
-        return {task["task_id"]: task["state"] for task in self.tasks()}
-
-    def log(self, task_id: str, try_number: int | None = None) -> str:
-        return "\n".join(self.api.log(self.dag_id, self.run_id, self.tasks(task_id)[0], try_number))
-
-    def xcom(self, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
-        path = f"{self.path}/taskInstances/{task_id}/xcomEntries/{key}"
-        return self.api.get(path, map_index=map_index)["value"]
-
-
-def _until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LONGEST_WAIT
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: waited {LONGEST_WAIT:.0f} s in vain"
-        time.sleep(0.5)
 
 
 @pytest.fixture(scope="module")
@@ -144,11 +89,28 @@ def airflow(s3_server: SeaweedStore, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="module")
+def browser(airflow: AirflowSandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Chromium, logged in to Airflow."""
+    if not CHROMIUM or not DRIVER:
+        pytest.skip(MISSING)
+    login = httpx.post(f"{airflow.url}/auth/token", json={"username": USER, "password": airflow.password})
+    with Browser(tmp_path_factory.mktemp("browser")) as browser:
+        browser.open(f"{airflow.url}/auth/login")
+        browser.cookie("_token", login.json()["access_token"])
+        browser.console()
+        yield browser
+
+
+@pytest.fixture(scope="module")
 def runs(airflow: AirflowSandbox) -> dict[str, Run]:
     """A run of every job, all triggered at once; the one to be killed comes first."""
     api = airflow.api()
     names = ["killed", *(job["name"] for job in JOBS if job["name"] != "killed")]
-    return {name: Run(api, name, trigger(api, name, {"date": DATE})) for name in names}
+    return {name: _start(api, name, {"date": DATE}) for name in names}
+
+
+def _start(api: AirflowApi, dag_id: str, conf: dict[str, Any]) -> Run:
+    return Run(api, dag_id, trigger(api, dag_id, conf), Output(f"{BUCKET}/{dag_id}/{DATE}"))
 
 
 def _chunk_process(airflow: AirflowSandbox, work: str) -> int | None:
@@ -256,7 +218,7 @@ def test_a_mistake_in_the_job_fails_at_the_first_try_with_one_clear_line(runs: d
 
 def test_a_run_with_an_unknown_key_is_refused(airflow: AirflowSandbox, runs: dict[str, Run]) -> None:
     assert runs["mistaken"].ends() == "failed"
-    run = Run(airflow.api(), "mistaken", trigger(airflow.api(), "mistaken", {"dat": DATE}))
+    run = _start(airflow.api(), "mistaken", {"dat": DATE})
     assert run.ends() == "failed"
     assert run.tasks("prepare")[0]["try_number"] == 1
     assert "run conf: unknown key 'dat'; did you mean 'date'?" in run.log("prepare")
@@ -278,7 +240,7 @@ def test_clearing_one_chunk_of_a_finished_run_changes_no_object(
     before = {o.uri: o.version for o in storage.list_objects(run.output.uri + "/") if "/chunks/" not in o.uri}
     body = {"dag_run_id": run.run_id, "task_ids": ["chunk"], "dry_run": False, "only_failed": False}
     airflow.api().post(f"/dags/{run.dag_id}/clearTaskInstances", {**body, "reset_dag_runs": True})
-    _until(lambda: run.tasks("chunk")[0]["try_number"] == 2 and run.state() == "success", "the cleared chunk")
+    until(lambda: run.tasks("chunk")[0]["try_number"] == 2 and run.state() == "success", "the cleared chunk")
     assert run.xcom("chunk", map_index=0)["chunks"] == {"done": 1, "reused": 1, "total": 1}
     after = {o.uri: o.version for o in storage.list_objects(run.output.uri + "/") if "/chunks/" not in o.uri}
     assert after == before
@@ -290,15 +252,15 @@ def test_a_running_chunk_that_is_marked_failed_stops_and_says_so(
     runs["killed"].succeeds()
     api = airflow.api()
     conf = {"date": DATE, "set": ["embed.normalize=false"]}  # another fingerprint: all is computed again
-    run = Run(api, "killed", trigger(api, "killed", conf))
+    run = _start(api, "killed", conf)
     run.until(lambda: run.states().get("prepare") == "success", "prepare")
     work = run.xcom("prepare", "work")
     run.until(lambda: _chunk_process(airflow, work) is not None, "the chunk's process")
     pid = _chunk_process(airflow, work)
     api.patch(f"{run.path}/taskInstances/chunk/0", {"new_state": "failed"})
-    _until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the chunk's process")
+    until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the chunk's process")
     assert run.ends() == "failed"
-    _until(lambda: "stopped before its end; finished work is kept" in run.log("chunk"), "the chunk's log")
+    until(lambda: "stopped before its end; finished work is kept" in run.log("chunk"), "the chunk's log")
 
 
 def test_a_whole_job_given_through_the_form_runs_and_emits_its_own_asset(
@@ -314,9 +276,96 @@ def test_a_whole_job_given_through_the_form_runs_and_emits_its_own_asset(
         "limits.max_length": "32",
         "date": DATE,
     }
-    run = Run(airflow.api(), "staticjob_adhoc", trigger(airflow.api(), "staticjob_adhoc", form))
+    run = _start(airflow.api(), "staticjob_adhoc", form)
     run.succeeds()
     result = run.xcom("finish")
     assert (result["output"], result["rows"]) == (f"{BUCKET}/by-form/{DATE}", ROWS // 4)
     events = airflow.api().get("/assets/events", source_dag_id="staticjob_adhoc")["asset_events"]
     assert [event["extra"]["rows"] for event in events] == [ROWS // 4]
+
+
+def _page(airflow: AirflowSandbox, run: Run, page: str = "run") -> str:
+    return f"{airflow.url}/staticjob/{page}?{urlencode({'dag_id': run.dag_id, 'run_id': run.run_id})}"
+
+
+TILES = r"return [...document.querySelectorAll('#tiles div')].map(tile => tile.innerText.replace('\n', ' '))"
+CELLS = """
+const rows = document.querySelectorAll(arguments[0] + ' tbody tr');
+return [...rows].map(row => [...row.cells].map(cell => cell.innerText));
+"""
+
+
+def test_the_page_of_a_finished_run_shows_its_numbers_in_light_and_dark_and_the_console_is_silent(
+    airflow: AirflowSandbox, runs: dict[str, Run], browser: Browser
+) -> None:
+    run = runs["undisturbed"]
+    run.succeeds()
+    manifest = storage.read_json(run.output.manifest, Manifest)
+    seen = {}
+    for scheme in ("light", "dark"):
+        browser.prefer(scheme)
+        browser.open(_page(airflow, run))
+        browser.until("return document.querySelectorAll('#trends figure').length === 4")
+        tiles = browser.script(TILES)
+        assert tiles[:2] == ["100.0% of the slots done", f"{ROWS} of {ROWS} rows computed"]
+        assert f"{manifest.ledger.useful_share:.1%} useful so far" in tiles[5]
+        assert tiles[6].startswith("$")
+        (rung,) = browser.script(CELLS, "#rungs")
+        assert (rung[0], rung[2], rung[4]) == ("2 × 32", "100.0%", "1")
+        assert [row[2] for row in browser.script(CELLS, "#chunks")] == ["done"]
+        assert [["ok", str(manifest.statuses[Status.OK])]] == browser.script(CELLS, "#statuses")[:1]
+        seen[scheme] = browser.screenshot()
+    assert browser.console() == []
+    light, dark = (browser.colours_of(seen[scheme]) for scheme in ("light", "dark"))
+    assert min(len(light), len(dark)) > 20  # text and pictures, no empty page
+    assert 0xF7F8FA in light - dark
+    assert 0x0F141A in dark - light
+
+
+def test_the_tab_of_a_run_leads_out_of_its_frame_to_the_log_of_a_chunk_and_to_the_report(
+    airflow: AirflowSandbox, runs: dict[str, Run], browser: Browser
+) -> None:
+    run = runs["undisturbed"]
+    run.succeeds()
+    inside = f"{airflow.url}/dags/{run.dag_id}/runs/{quote(run.run_id)}"
+    browser.open(f"{inside}/plugin/static-batch")
+    browser.until("return document.querySelector('iframe') !== null")
+    browser.into_frame("iframe")
+    browser.until("return document.querySelector('#chunks td a') !== null")
+    browser.click("#report")
+    with browser.new_window():
+        browser.until("return document.querySelector('h1')?.innerText === 'undisturbed done'")
+    browser.into_frame("iframe")
+    browser.click("#chunks td a")
+    browser.out_of_frame()
+    until(
+        lambda: browser.script("return location.pathname").endswith("/tasks/chunk/mapped/0"), "the log's page"
+    )
+    browser.until("return document.body.innerText.includes('staticjob chunk')")
+    known = "An iframe which has both allow-scripts and allow-same-origin"  # Airflow's own frame
+    assert [line for line in browser.console() if known not in line] == []
+
+
+def test_a_page_that_is_open_follows_a_run_to_its_end(
+    airflow: AirflowSandbox, runs: dict[str, Run], browser: Browser
+) -> None:
+    runs["undisturbed"].succeeds()
+    run = _start(airflow.api(), "undisturbed", {"date": DATE})
+    browser.open(_page(airflow, run))
+    browser.until("return ['queued', 'running'].includes(document.querySelector('#state').innerText)")
+    run.succeeds()
+    browser.until("return document.querySelector('#state').innerText === 'success'")
+    assert browser.script(TILES)[0] == "100.0% of the slots done"
+    lead = browser.script("return document.querySelector('#lead').innerText")
+    assert "1 of them kept from an earlier run" in lead
+    assert run.api.get(run.path)["note"].startswith(f"staticjob: {ROWS} rows (")
+
+
+def test_the_page_is_closed_to_whoever_is_not_logged_in(
+    airflow: AirflowSandbox, runs: dict[str, Run], browser: Browser
+) -> None:
+    browser.open(f"{airflow.url}/auth/login")
+    browser.forget_cookies()
+    for page in ("run", "api/run", "report"):
+        browser.open(_page(airflow, runs["undisturbed"], page))
+        assert browser.script("return document.body.innerText") == '{"detail":"Not authenticated"}'
