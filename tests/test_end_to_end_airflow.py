@@ -20,16 +20,20 @@ import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tiny_jobs
 import yaml
 from airflow_runs import LONGEST_WAIT, Run, until
 from browser import CHROMIUM, DRIVER, MISSING, Browser
 from small_jobs import MINILM, texts, write_input
 
 from staticjob import storage
+from staticjob.config import read_job_file
 from staticjob.layout import Output, Work
 from staticjob.records import Manifest, Status
-from staticjob.sandbox.airflow import USER, AirflowSandbox
+from staticjob.report import Report
+from staticjob.sandbox.airflow import REPOSITORY, USER, AirflowSandbox
 from staticjob.sandbox.demo import trigger
+from staticjob.sandbox.questions import write_questions
 from staticjob.sandbox.rest import AirflowApi
 from staticjob.sandbox.stack import terminated_as_interrupt
 from staticjob.sandbox.store import SeaweedStore
@@ -38,6 +42,7 @@ from staticjob.status import read_status
 ROWS = 240
 DATE = "2026-01-31"
 BUCKET = "s3://end-to-end"
+ANSWERS = "gsm8k_answers"
 pytestmark = pytest.mark.timeout(600)  # the first test waits for Airflow to start, too
 
 
@@ -63,17 +68,31 @@ JOBS = (
 )
 
 
+def _answers(model: Path) -> dict[str, Any]:
+    """`jobs/gsm8k_answers.yaml` with another model, in this file's bucket and shorter."""
+    job = read_job_file(REPOSITORY / "jobs" / f"{ANSWERS}.yaml")
+    job["model"] = {"path": str(model)}
+    job["input"]["uri"] = f"{BUCKET}/questions/{{date}}"
+    job["output"]["uri"] = f"{BUCKET}/{ANSWERS}/{{date}}"
+    job["limits"]["max_length"] = 64
+    job["generate"]["max_new_tokens"] = 24
+    job["airflow"]["schedule"] = None
+    return job
+
+
 @pytest.fixture(scope="module")
 def airflow(s3_server: SeaweedStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowSandbox]:
     """Airflow over the test store, with the jobs of this file, one of them broken."""
     jobs = tmp_path_factory.mktemp("jobs")
-    for job in (*JOBS, _job("broken", limit={})):
+    model = tiny_jobs.save("llama_wide", tmp_path_factory.mktemp("model") / "llama")
+    for job in (*JOBS, _answers(model), _job("broken", limit={})):
         (jobs / f"{job['name']}.yaml").write_text(yaml.safe_dump(job))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in s3_server.env().items():
             patch.setenv(name, value)
         boto3.client("s3").create_bucket(Bucket=BUCKET.removeprefix("s3://"))
         write_input(f"{BUCKET}/in/{DATE}", texts(ROWS), files=4)
+        write_questions(f"{BUCKET}/questions/{DATE}", tiny_jobs.prompts(40, seed=3))
         sink = BytesIO()
         pq.write_table(pa.table({"id": pa.array([], pa.int64()), "text": pa.array([], pa.string())}), sink)
         storage.put(f"{BUCKET}/nothing/{DATE}/nothing.parquet", sink.getvalue())
@@ -105,7 +124,7 @@ def browser(airflow: AirflowSandbox, tmp_path_factory: pytest.TempPathFactory) -
 def runs(airflow: AirflowSandbox) -> dict[str, Run]:
     """A run of every job, all triggered at once; the one to be killed comes first."""
     api = airflow.api()
-    names = ["killed", *(job["name"] for job in JOBS if job["name"] != "killed")]
+    names = ["killed", *(job["name"] for job in JOBS if job["name"] != "killed"), ANSWERS]
     return {name: _start(api, name, {"date": DATE}) for name in names}
 
 
@@ -196,6 +215,21 @@ def test_the_output_asset_carries_the_runs_counts(airflow: AirflowSandbox, runs:
     assert [event["uri"] for event in events] == [f"{BUCKET}/undisturbed"]
     assert events[0]["extra"]["rows"] == ROWS
     assert events[0]["extra"]["output"] == run.output.uri
+
+
+def test_a_job_that_writes_texts_reports_its_active_rows_and_decisions(runs: dict[str, Run]) -> None:
+    run = runs[ANSWERS]
+    run.succeeds()
+    manifest = storage.read_json(run.output.manifest, Manifest)
+    assert (manifest.task, manifest.rows, manifest.statuses) == ("generate", 40, {Status.OK: 40})
+    report = storage.read_json(run.output.report_json, Report)
+    assert report.texts
+    assert report.texts.curve.rows == 40
+    assert sum(report.texts.finish.values()) == 40
+    assert report.texts.chunks[0].decisions
+    page = storage.read(run.output.report_html).decode()
+    assert '<svg class="curve"' in page
+    assert "<h2>Decisions</h2>" in page
 
 
 def test_a_run_with_nothing_to_map_succeeds_with_a_manifest_of_no_rows(runs: dict[str, Run]) -> None:

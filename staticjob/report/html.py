@@ -60,16 +60,18 @@ def ledger_bar(ledger: Ledger, scale: float) -> list[Piece]:
 
 def order_bars(report: Report) -> list[tuple[str, str, int, list[Piece]]]:
     """(name, explanation, slots, bar) of the three orders and of what was computed."""
+    # What rows grow by is the same in every order.
+    paid = report.texts.prompts if report.texts else report.paid
     orders = [
         ("Arrival order", "32 rows a batch, padded to the longest", report.orders.arrival),
         ("Fully sorted", "32 rows a batch, a new shape for almost every batch", report.orders.sorted),
         ("This ladder", f"{plural(len(report.rungs), 'fixed shape')}, as planned", report.orders.ladder),
-        ("Paid", "slots of the committed chunks", report.paid.slots),
+        ("Paid", "slots of the committed chunks", paid.slots),
     ]
     scale = max(slots for _, _, slots in orders)
     bars = []
     for name, what, slots in orders:
-        useful = report.paid.useful if name == "Paid" else report.tokens
+        useful = paid.useful if name == "Paid" else report.tokens
         waste = f"everything else: {slots - useful:,} slots"
         parts = [("useful", useful, f"useful: {useful:,} slots"), ("padding", slots - useful, waste)]
         bars.append((name, what, slots, stack(parts, scale)))
