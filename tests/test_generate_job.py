@@ -255,6 +255,14 @@ def vllm_workers() -> list[int]:
     return found
 
 
+def test_without_vllm_auto_stays_static_and_a_job_that_requires_it_is_refused():
+    usable = generate_pack.usable_engine
+    assert [usable(e, True) for e in ("auto", "static", "vllm")] == ["auto", "static", "vllm"]
+    assert [usable(e, False) for e in ("auto", "static")] == ["static", "static"]
+    with pytest.raises(ConfigError, match="vLLM is not installed here"):
+        usable("vllm", False)
+
+
 @pytest.mark.parametrize(
     ("sections", "message"),
     [

@@ -7,6 +7,7 @@ the policy sends every row to vLLM it is not loaded at all.
 from __future__ import annotations
 
 import gc
+import importlib.util
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from staticjob import __version__, tasks
 from staticjob.encoding import load_tokenizer
 from staticjob.engine.heap import release_freed_memory
 from staticjob.engine.shape import Shape
+from staticjob.errors import ConfigError
 from staticjob.fallback import Vllm, worker_settings
 from staticjob.generating.curve_history import Earlier
 from staticjob.generating.decode_rates import StaticRates
@@ -26,7 +28,7 @@ from staticjob.generating.generate_chunk import GenerateChunk, Setting
 from staticjob.generating.generate_rows import decoder_settings
 from staticjob.generating.options import GenerateOptions, stop_ids
 from staticjob.generating.survival import Observed
-from staticjob.generating.tail_policy import TailPolicy
+from staticjob.generating.tail_policy import Engine, TailPolicy
 from staticjob.layout import Work
 from staticjob.planning.device import cores, free_memory
 from staticjob.policy import Scope
@@ -93,6 +95,18 @@ def run_chunks(
         yield from _Pack(prepared, place, earlier, setting, options, chunks).run()
 
 
+def usable_engine(wanted: Engine, vllm_installed: bool) -> Engine:
+    """The job's engine on this machine: without vLLM, `auto` stays static; ConfigError where it is required."""
+    if vllm_installed or wanted == "static":
+        return wanted
+    if wanted == "vllm":
+        raise ConfigError(
+            "engine: vllm, but vLLM is not installed here; install it on the workers, or set auto"
+        )
+    log.info("vLLM is not installed here: every row is finished by the static engine")
+    return "static"
+
+
 class _Pack:
     def __init__(
         self,
@@ -105,6 +119,7 @@ class _Pack:
     ) -> None:
         self._config, self._place, self._earlier = prepared.config, place, earlier
         self._setting, self._options, self._chunks = setting, options, chunks
+        self._usable = usable_engine(prepared.config.engine, importlib.util.find_spec("vllm") is not None)
         self._seen = Observed(options.max_new_tokens)
         self._rates: dict[Shape, StaticRates] = {}
         self._samples = sum(chunk.rows_left for chunk in chunks)
@@ -178,7 +193,7 @@ class _Pack:
         shape = Shape(chunk.chunk.length, chunk.chunk.batch)
         left = chunk.rows_left
         return TailPolicy(
-            engine=self._config.engine,
+            engine=self._usable,
             scope=Scope(
                 prompt=shape.length,
                 mean_prompt=chunk.mean_prompt,
