@@ -259,7 +259,7 @@ def test_without_vllm_auto_stays_static_and_a_job_that_requires_it_is_refused():
     usable = generate_pack.usable_engine
     assert [usable(e, True) for e in ("auto", "static", "vllm")] == ["auto", "static", "vllm"]
     assert [usable(e, False) for e in ("auto", "static")] == ["static", "static"]
-    with pytest.raises(ConfigError, match="vLLM is not installed here"):
+    with pytest.raises(ConfigError, match="vllm is not installed here"):
         usable("vllm", False)
 
 

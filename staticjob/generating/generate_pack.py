@@ -96,7 +96,7 @@ def run_chunks(
 
 
 def usable_engine(wanted: Engine, vllm_installed: bool) -> Engine:
-    """The job's engine on this machine: without vLLM, `auto` stays static; ConfigError where it is required."""
+    """The job's engine here: without vLLM, `auto` stays static; ConfigError where the job requires it."""
     if vllm_installed or wanted == "static":
         return wanted
     if wanted == "vllm":
