@@ -100,9 +100,7 @@ def usable_engine(wanted: Engine, vllm_installed: bool) -> Engine:
     if vllm_installed or wanted == "static":
         return wanted
     if wanted == "vllm":
-        raise ConfigError(
-            "engine: vllm, but vLLM is not installed here; install it on the workers, or set auto"
-        )
+        raise ConfigError("engine: vllm is not installed here; install it on the workers, or set auto")
     log.info("vLLM is not installed here: every row is finished by the static engine")
     return "static"
 
