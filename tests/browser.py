@@ -107,6 +107,10 @@ class Browser:
         found = self._call("/element", {"using": "css selector", "value": selector})
         self._call(f"/element/{found[ELEMENT]}/click", {})
 
+    def choose(self, selector: str, option: str) -> None:
+        """Choose an option of a select by its value."""
+        self.click(f"{selector} option[value='{option}']")
+
     def prefer(self, scheme: str) -> None:
         """Prefer `light` or `dark`, as the system's setting would."""
         feature = {"name": "prefers-color-scheme", "value": scheme}

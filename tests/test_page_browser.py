@@ -1,0 +1,188 @@
+"""The run page in a real browser over a job of a thousand chunks: paging, hostile texts, an end to asking."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import airflow_home  # noqa: F401  (first: Airflow reads its settings at import)
+import pytest
+import uvicorn
+from airflow.api_fastapi.core_api.security import get_user
+from browser import CHROMIUM, DRIVER, MISSING, Browser
+from fabricate import Fabricated, fabricate
+from fastapi import FastAPI, Request
+from staticjob_airflow.page import app as page
+from staticjob_airflow.page.document import RunInfo
+from staticjob_airflow.page.rights import RunKey, readable_run
+from staticjob_airflow.page.runs import Run
+from test_page_data import progress
+
+from staticjob import storage
+from staticjob.generating.outcome import Curve, Outcome, VllmWork
+from staticjob.ledger import Ledger
+from staticjob.records import Status
+
+CHUNKS = 1000
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+@dataclass
+class Served:
+    """The app on a port of its own; the rights are the other tests' concern."""
+
+    made: Fabricated
+    url: str
+    state: str
+    asked: list[str]
+
+    def find_run(self, key: RunKey) -> Run:
+        self.asked.append(key.run_id)
+        final = self.state == "success"
+        info = RunInfo(
+            dag_id=key.dag_id, run_id=key.run_id, state=self.state, started=None, ended=None, final=final
+        )
+        return Run(info, self.made.work.uri)
+
+
+def _generates(made: Fabricated) -> None:
+    """Commit the first chunk as one that generates."""
+    commit = made.commit_chunk(0)
+    texts = Outcome(
+        samples=1,
+        prompts=Ledger(),
+        decode=Ledger(),
+        curve=Curve(rows=8, slots=24, active=(8, 5, 2), handovers={3: 2}),
+        vllm=VllmWork(tails=2),
+        finish={"stop": 8},
+        lengths={},
+        decisions=(),
+        static_rates=None,
+        vllm_rates=None,
+    )
+    storage.put_json(made.work.commit(commit.chunk), commit.model_copy(update={"generation": texts}))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("job")
+    made = fabricate(folder, (8 * CHUNKS,), rows_per_chunk=8, statuses=(Status.OK,), commit=False)
+    _generates(made)
+    progress(made, 1, "failed", reason=EVIL)
+    inner = page.make_app()
+    inner.dependency_overrides[readable_run] = _as_asked
+    inner.dependency_overrides[get_user] = lambda: None
+    outer = FastAPI()
+    outer.mount("/staticjob", inner)
+    server = uvicorn.Server(uvicorn.Config(outer, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.05)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    served = Served(made, f"http://127.0.0.1:{port}/staticjob/run?dag_id=d&run_id=", "running", [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "find_run", served.find_run)
+        yield served
+    server.should_exit = True
+    thread.join()
+
+
+def _as_asked(request: Request) -> RunKey:
+    return RunKey(request.query_params["dag_id"], request.query_params["run_id"])
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if not CHROMIUM or not DRIVER:
+        pytest.skip(MISSING)
+    with Browser(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser
+
+
+def _open(served: Served, browser: Browser, run_id: str) -> None:
+    browser.open(served.url + run_id)
+    browser.until("return document.querySelector('#chunks td') !== null")
+
+
+def _count(browser: Browser, selector: str) -> Any:
+    return browser.script("return document.querySelectorAll(arguments[0]).length", selector)
+
+
+def _text(browser: Browser, selector: str) -> Any:
+    return browser.script("return document.querySelector(arguments[0]).innerText", selector)
+
+
+def test_a_thousand_chunks_are_drawn_by_rung_and_listed_a_page_at_a_time(
+    served: Served, browser: Browser
+) -> None:
+    _open(served, browser, "many")
+    assert _count(browser, "#chunks tbody tr") == 50
+    assert _count(browser, "#ladder rect") == 3
+    assert _text(browser, "#chunk-page") == "1 of 20"
+    browser.click("#chunk-on")
+    assert _text(browser, "#chunk-page") == "2 of 20"
+    browser.choose("#chunk-state", "failed")
+    assert (_count(browser, "#chunks tbody tr"), _text(browser, "#chunk-page")) == (1, "1 of 1")
+    assert browser.console() == []
+
+
+def test_a_link_on_a_task_opens_the_page_with_that_tasks_chunks(served: Served, browser: Browser) -> None:
+    _open(served, browser, "one&task=3")
+    assert _count(browser, "#chunks tbody tr") == 1
+    assert _text(browser, "#chunks td a") == "log [3]"
+
+
+def test_markup_in_a_text_stays_text(served: Served, browser: Browser) -> None:
+    _open(served, browser, EVIL)
+    assert EVIL in _text(browser, "#trouble")
+    assert EVIL in _text(browser, "#eyebrow")
+    assert EVIL in _text(browser, "#chunks tbody")
+    assert _count(browser, "img") == 0
+
+
+def test_a_chunk_that_generates_is_drawn_with_its_handover(served: Served, browser: Browser) -> None:
+    _open(served, browser, "texts")
+    assert _text(browser, "#curves figcaption") == (
+        "8 × 64: 8 rows, half of them ended by step 2, 2 handed to vLLM"
+    )
+    assert (_count(browser, "#curves polyline"), _count(browser, "#curves line")) == (1, 1)
+
+
+def test_every_picture_and_table_has_a_name_and_every_control_a_label(
+    served: Served, browser: Browser
+) -> None:
+    _open(served, browser, "names")
+    nameless = """
+      const named = node => node.getAttribute('aria-label') || node.labels?.length || node.caption
+        || document.getElementById(node.getAttribute('aria-labelledby'));
+      const nodes = [...document.querySelectorAll('svg, select, section, table')];
+      return nodes.filter(node => !named(node)).map(node => node.outerHTML.slice(0, 80));
+    """
+    assert browser.script(nameless) == []
+
+
+def test_what_has_the_focus_keeps_it_while_the_page_is_brought_up_to_date(
+    served: Served, browser: Browser
+) -> None:
+    _open(served, browser, "focus")
+    browser.script("document.querySelector('#chunks td a').focus()")
+    served.made.commit_chunk(2)
+    browser.until("return document.querySelectorAll('#chunks .dot.done').length === 2")
+    assert browser.script("return document.activeElement.innerText") == "log [0]"
+
+
+def test_a_page_stops_asking_when_its_run_is_over(served: Served, browser: Browser) -> None:
+    _open(served, browser, "ends")
+    served.state = "success"
+    browser.until("return document.querySelector('#state').innerText === 'success'")
+    browser.until(
+        "const names = performance.getEntriesByType('resource').map(entry => entry.name);"
+        "return names.filter(name => name.includes('api/trend')).length === 2"
+    )
+    served.asked.clear()
+    time.sleep(2.5)  # longer than the wait between two questions
+    assert served.asked == []
