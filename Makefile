@@ -48,9 +48,12 @@ lint: $(TEST_STAMP) ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(TEST_STAMP) ## Measure this engine beside others, and how plan and merge scale
+bench: $(TEST_STAMP) ## Measure both engines beside others, and how plan and merge scale
 	PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/embedding.py
 	PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/scale.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/parity.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/generation.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/simulate.py
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'

@@ -19,108 +19,124 @@ from typing import Any
 
 from workloads import Workload
 
+from staticjob.config import ModelConfig
+from staticjob.encoding import load_tokenizer
+from staticjob.engine.heap import release_freed_memory
+from staticjob.engine.shape import Shape
 from staticjob.fallback import Vllm, worker_settings
+from staticjob.generating.curve_history import Earlier, ShapeRates
 from staticjob.generating.decode_rates import StaticRates, VllmRates
 from staticjob.generating.generate_rows import ChunkRows, PromptBatch, Tail, TextRow, decoder_settings
 from staticjob.generating.options import GenerateOptions
 from staticjob.generating.survival import Observed
-from staticjob.generating.tail_policy import TailPolicy
-from staticjob.models.model_files import model_config
+from staticjob.generating.tail_policy import Engine, TailPolicy
 from staticjob.planning.device import free_memory
-from staticjob.policy import Scope
+from staticjob.policy import Decision, Scope
 
 CORES = len(os.sched_getaffinity(0))
 
 
 class Run:
-    """The chunks of a workload, one per rung, in one process: all static parts, then all tails."""
+    """The chunks of a workload, one per rung, in one process as a pack: all static parts, then all tails."""
 
-    def __init__(self, engine: str, work: Workload, earlier: dict[str, Any] | None) -> None:
-        self.engine, self.work, self.earlier = engine, work, earlier
+    def __init__(self, engine: Engine, work: Workload, earlier: dict[str, Any] | None) -> None:
+        self.engine, self.work = engine, work
         self.options = GenerateOptions(work.cap, stop_token_ids=tuple(work.stop_ids), ignore_eos=True)
         self.rows: list[TextRow] = []
         self.tails: list[Tail] = []
-        self.policies: list[TailPolicy] = []
         self.seconds: dict[str, float] = {}
         self.curves: list[dict[str, Any]] = []
+        self.decisions: list[Decision] = []
+        self._seen = Observed(work.cap)
+        self._rates: dict[Shape, StaticRates] = {}
+        self._earlier = Earlier()
+        if earlier:
+            self._seen.add_lengths(earlier["lengths"])
+            shapes = tuple(ShapeRates(**each) for each in earlier["static_rates"])
+            self._earlier = Earlier(static_shapes=shapes, vllm=VllmRates(**earlier["vllm_rates"]))
 
     def run(self) -> dict[str, Any]:
-        from staticjob.encoding import load_tokenizer
-
         started = time.perf_counter()
-        tokenizer = load_tokenizer(self.work.model)
-        chunks = [(shape, list(group)) for shape, group in groupby(self.work.batches(), lambda b: b.shape)]
-        waiting = [self._chunk(shape.length, batches, tokenizer) for shape, batches in chunks]
-        if self.engine != "vllm" and not self._all_to_vllm():
-            self._static(waiting)
+        chunks = [list(group) for _, group in groupby(self.work.batches(), lambda batch: batch.shape)]
+        policies = [self._policy(chunk) for chunk in chunks]
+        wholly = [policy.sends_rest() for policy in policies]
+        # Weights are not loaded twice where the earlier run's numbers alone send everything to vLLM.
+        if not all(wholly):
+            self._static(chunks)
         else:
+            self.decisions = [decision for policy in policies for decision in policy.decisions]
             self.tails = [
                 Tail(key, batch.prompt(row), limit=batch.limit(row))
-                for _, batches in waiting
-                for batch in batches
+                for chunk in chunks
+                for batch in chunk
                 for row, key in enumerate(batch.keys)
             ]
         self.seconds["static"] = time.perf_counter() - started
-        rates = self._finish(waiting[0][0]) if self.tails else None
+        rates = self._finish(policies[0]) if self.tails else None
         self.seconds["all"] = time.perf_counter() - started
         return self._report(rates)
 
-    def _chunk(
-        self, length: int, batches: list[PromptBatch], tokenizer: Any
-    ) -> tuple[ChunkRows, list[PromptBatch]]:
-        rows = sum(len(batch.keys) for batch in batches)
-        mean = sum(int(batch.lengths.sum()) for batch in batches) / rows
-        seen, static, vllm = None, None, None
-        if self.earlier:
-            seen = Observed(self.work.cap)
-            seen.add_lengths(self.earlier["lengths"])
-            static = self.earlier["static_rates"] and StaticRates(**self.earlier["static_rates"])
-            vllm = self.earlier["vllm_rates"] and VllmRates(**self.earlier["vllm_rates"])
-        scope = Scope(length, mean, self.work.cap, rows)
-        policy = TailPolicy(self.engine, scope, self.work.batch, CORES, "cpu", seen, static, vllm)  # type: ignore[arg-type]
-        self.policies.append(policy)
-        return ChunkRows(policy, tokenizer, self.options, self.work.stop_ids), batches
+    def _policy(self, chunk: list[PromptBatch]) -> TailPolicy:
+        """A chunk's policy, which knows what the run's chunks before it and the earlier run have shown."""
+        work, shape = self.work, chunk[0].shape
+        rows = sum(len(batch.keys) for batch in chunk)
+        scope = Scope(
+            prompt=shape.length,
+            mean_prompt=sum(int(batch.lengths.sum()) for batch in chunk) / rows,
+            cap=work.cap,
+            rows_to_come=rows,
+            start_share=0.0 if self.tails else rows / len(work.prompts),
+        )
+        static = self._earlier.static(shape, self._rates)
+        return TailPolicy(
+            self.engine, scope, shape.batch, CORES, "cpu", self._seen, static, self._earlier.vllm
+        )
 
-    def _all_to_vllm(self) -> bool:
-        """Whether the earlier run's numbers alone send everything to vLLM: weights are not loaded twice."""
-        return self.engine == "auto" and all(policy.sends_rest() for policy in self.policies)
+    def _rows(self, policy: TailPolicy) -> ChunkRows:
+        return ChunkRows(policy, load_tokenizer(self.work.model), self.options, self.work.stop_ids)
 
-    def _static(self, waiting: list[tuple[ChunkRows, list[PromptBatch]]]) -> None:
+    def _static(self, chunks: list[list[PromptBatch]]) -> None:
         import torch
 
-        from staticjob.config import ModelConfig
         from staticjob.engine.decode import StaticDecoder
 
         torch.set_num_threads(CORES)
         settings = ModelConfig(path=str(self.work.model), device="cpu", dtype="float32")
         sampling, ending = decoder_settings(self.options, self.work.stop_ids)
-        shapes = sorted({batch.shape for _, batches in waiting for batch in batches})
+        shapes = sorted({chunk[0].shape for chunk in chunks})
+        began = time.perf_counter()
         decoder = StaticDecoder(self.work.model, settings, shapes, self.work.cap, sampling, ending)
-        self.seconds["static_start"] = decoder.start_seconds
-        for chunk, batches in waiting:
-            for done in chunk.static(decoder, batches):
+        self.seconds["static_start"] = time.perf_counter() - began
+        for chunk in chunks:
+            policy = self._policy(chunk)
+            for done in self._rows(policy).static(decoder, chunk):
                 self.rows += done.rows
                 self.tails += done.tails
                 if done.curve:
                     curve = {"active": done.curve.active, "left": done.curve.left, "rows": done.curve.rows}
-                    shape = batches[0].shape
-                    self.curves.append(curve | {"prompt": shape.length, "seconds": done.decode_seconds})
+                    seconds = {"prompt": chunk[0].shape.length, "seconds": done.decode_seconds}
+                    self.curves.append(curve | seconds)
+            self._seen.at_risk += policy.seen.at_risk
+            self._seen.ended += policy.seen.ended
+            rates = policy.static_rates()
+            if rates:
+                self._rates[chunk[0].shape] = rates
+            self.decisions += policy.decisions
         del decoder
         gc.collect()
+        release_freed_memory()
 
-    def _finish(self, chunk: ChunkRows) -> VllmRates | None:
+    def _finish(self, policy: TailPolicy) -> VllmRates | None:
         lengths = [len(t.prompt) + self.work.cap for t in self.tails]
         settings = worker_settings(self.work.model, "float32", "cpu", lengths, free_memory())
         with Vllm(settings) as vllm:
-            self.rows += chunk.tails(self.tails, vllm)
+            self.rows += self._rows(policy).tails(self.tails, vllm)
             self.seconds["vllm_start"] = vllm.start_seconds
             return vllm.rates()
 
     def _report(self, vllm: VllmRates | None) -> dict[str, Any]:
-        assert model_config(self.work.model)
         by_row = {text.key.row: text for text in self.rows}
         assert sorted(by_row) == list(range(len(self.work.prompts)))
-        static = self.policies[-1].static_rates()
         return {
             "seconds": self.seconds,
             "lengths": [len(by_row[row].tokens) for row in range(len(by_row))],
@@ -128,8 +144,10 @@ class Run:
             "tokens": [by_row[row].tokens for row in range(len(by_row))],
             "tails": len(self.tails),
             "curves": self.curves,
-            "decisions": [d.model_dump() | {"gain": d.gain} for p in self.policies for d in p.decisions],
-            "static_rates": static and static.model_dump(),
+            "decisions": [d.model_dump() for d in self.decisions],
+            "static_rates": [
+                {"length": shape.length, "rates": rates.model_dump()} for shape, rates in self._rates.items()
+            ],
             "vllm_rates": vllm and vllm.model_dump(),
         }
 

@@ -112,8 +112,8 @@ def mild(rows: int | None, cap: int = 128) -> Workload:
 
 
 def ragged(rows: int, seed: int = 0) -> Workload:
-    """Rows end at hidden log-normal lengths, a few at 20 times the median; at most 512 tokens."""
+    """Rows end at hidden log-normal lengths, 1% of them beyond 20 times the median; at most 512 tokens."""
     prompts = [(ids * 64)[:64] for ids in chat_prompts(rows)]
-    lengths = np.random.default_rng(seed).lognormal(np.log(24), 1.05, len(prompts))
+    lengths = np.random.default_rng(seed).lognormal(np.log(24), 1.35, len(prompts))
     limits = np.clip(lengths, 1, 512).astype(int).tolist()
     return Workload("ragged", str(model()), prompts, limits, 512, 32, [])

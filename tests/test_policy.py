@@ -170,6 +170,29 @@ def test_without_one_it_costs_little_more(seed):
     assert replay(lengths, 64, CAP, RULES).seconds <= 1.25 * best_fixed(lengths, RULES)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_first_run_that_has_to_assume_vllms_speed_stays_near_the_best(seed):
+    static = StaticRates(
+        batch=32, prefill_seconds=6.9, step_seconds=((64, 0.21), (576, 0.36)), lanes=2, source="test"
+    )
+    # As measured on the machine whose static steps these are; the policy is told neither.
+    vllm = VllmRates(start_seconds=27, prefill_tokens_per_second=430, step_seconds=0.053, row_seconds=0.0034)
+    rules, lengths = Rules(static=static, vllm=vllm), ragged(256, seed, sigma=1.35)
+    first = replay(lengths, 64, CAP, rules, told=False)
+    assert first.seconds <= 1.15 * best_fixed(lengths, rules)
+    assert first.seconds <= 0.6 * replay(lengths, 64, CAP, rules, engine="static").seconds
+    assert len(lengths) > first.handed_over > 200
+
+
+def test_vllm_is_assumed_to_be_a_static_step_slower_for_its_weights_on_a_cpu():
+    static = StaticRates(batch=32, prefill_seconds=4.0, step_seconds=((64, 0.2),), lanes=2, source="test")
+    cpu, gpu = (VllmRates.assumed(static, device, prompt=64) for device in ("cpu", "cuda:1"))
+    # Two lanes: 64 rows take 0.2 s, 32 rows half of that; vLLM adds half a step for the weights.
+    assert cpu.step_seconds + 32 * cpu.row_seconds == pytest.approx(0.15)
+    assert gpu.step_seconds + 32 * gpu.row_seconds == pytest.approx(0.1)
+    assert cpu.prefill_tokens_per_second == pytest.approx(2 * 32 * 64 / 4)
+
+
 @settings(max_examples=10, deadline=None)
 @given(
     seed=st.integers(0, 1000),

@@ -12,11 +12,15 @@ from pydantic import Field
 
 from staticjob.record import Record
 
-# What vLLM is assumed to do before anything was measured: as fast as a full static step, half of it
-# for the weights that every step reads and half for the rows. Start-up on a CPU was measured at about a
-# minute; a GPU also captures graphs.
-ASSUMED_WEIGHT_SHARE = 0.5
-ASSUMED_START_SECONDS = {"cpu": 60.0, "cuda": 60.0}
+# What vLLM is assumed to do before anything was measured, as shares of a full static step: its step with no
+# row, for the weights that every step reads, and what a full batch of rows adds. On a CPU, where products
+# are bound by arithmetic, 0.5 and 1.0 were measured (SmolLM2-135M, 2 cores, vLLM 0.32.0 without compiling,
+# ready after 27 s); a GPU reads its weights for as long as it computes a batch, and captures graphs first.
+ASSUMED_WEIGHT_SHARE = {"cpu": 0.5, "cuda": 0.5}
+ASSUMED_ROWS_SHARE = {"cpu": 1.0, "cuda": 0.5}
+ASSUMED_START_SECONDS = {"cpu": 30.0, "cuda": 60.0}
+# Of a step's seconds for the weights, where all steps measured had the same number of rows.
+WEIGHT_SHARE = 0.5
 # Slots whose steps are taken together.
 SLOT_GROUP = 32
 # Steps that say enough: of the static decoder, or of vLLM with every row under way.
@@ -87,12 +91,12 @@ class VllmRates(Record):
     @classmethod
     def assumed(cls, static: StaticRates, device: str, prompt: int) -> VllmRates:
         """A stand-in until the first run has measured it; `prompt` is the rectangle's length."""
-        step = static.step_seconds[0][1] / static.lanes
+        kind, step = device.partition(":")[0], static.step_seconds[0][1] / static.lanes
         return cls(
-            start_seconds=ASSUMED_START_SECONDS["cpu" if device == "cpu" else "cuda"],
+            start_seconds=ASSUMED_START_SECONDS[kind],
             prefill_tokens_per_second=static.batch * prompt * static.lanes / static.prefill_seconds,
-            step_seconds=step * ASSUMED_WEIGHT_SHARE,
-            row_seconds=step * (1 - ASSUMED_WEIGHT_SHARE) / static.batch,
+            step_seconds=step * ASSUMED_WEIGHT_SHARE[kind],
+            row_seconds=step * ASSUMED_ROWS_SHARE[kind] / static.batch,
             source="assumed from the static engine's own rates",
         )
 
@@ -122,7 +126,7 @@ def fit_rates(steps: Sequence[VllmStep], start_seconds: float) -> VllmRates | No
     if spread >= 2:
         per_row, base = np.polyfit(rows, seconds, 1)
     else:
-        per_row = ASSUMED_WEIGHT_SHARE * seconds.mean() / rows.mean()
+        per_row = (1 - WEIGHT_SHARE) * seconds.mean() / rows.mean()
         base = seconds.mean() - per_row * rows.mean()
     per_row, base = max(float(per_row), 1e-9), max(float(base), 1e-9)
     busy = [s for s in steps if s.waiting or s.prefilled]

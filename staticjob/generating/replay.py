@@ -44,10 +44,14 @@ def replay(
     engine: Engine = "auto",
     earlier: Observed | None = None,
     threshold: int | None = None,
+    *,
+    device: str = "cpu",
+    told: bool = True,
 ) -> Replayed:
     """Run a chunk whose rows, in order, generate `lengths` tokens each after prompts of `prompt` tokens.
 
-    With `threshold` every batch hands over at that step whatever the policy says (0: all to vLLM).
+    With `threshold` every batch hands over at that step whatever the policy says (0: all to vLLM). A
+    policy that is not `told` the rates times the static engine's itself and assumes vLLM's for `device`.
     """
     lengths = np.minimum(lengths, cap)
     policy = TailPolicy(
@@ -55,10 +59,10 @@ def replay(
         Scope(prompt, float(prompt), cap, len(lengths)),
         rules.static.batch,
         rules.static.lanes,
-        "cpu",
+        device,
         earlier,
-        rules.static,
-        rules.vllm,
+        rules.static if told else None,
+        rules.vllm if told else None,
         rules.least_gain,
     )
     size, result = rules.static.batch, Replayed()
