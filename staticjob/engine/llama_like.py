@@ -131,9 +131,8 @@ class _Layer:
         if self._query_norm and self._key_norm:
             query, key = qk[..., : self._heads, :], qk[..., self._heads :, :]
             qk = torch.cat((self._query_norm(query), self._key_norm(key)), dim=-2)
-        half = self.head_dim // 2
-        swapped = torch.cat((qk[..., half:], qk[..., :half]), dim=-1)
-        qk = qk * cosine + swapped * sine
+        # The halves swapped: rotate_half, its sign apart.
+        qk = torch.addcmul(qk * cosine, qk.roll(self.head_dim // 2, dims=-1), sine)
         return qk[..., : self._heads, :], qk[..., self._heads :, :], value
 
     def finish(self, x: Tensor, context: Tensor) -> Tensor:
