@@ -30,6 +30,7 @@ from staticjob.uris import checked_uri
 
 Auto = Literal["auto"]
 Uri = Annotated[str, AfterValidator(checked_uri)]
+Callable = Annotated[str, Field(pattern=r"^\w+(\.\w+)+$")]  # module.function, importable by Airflow
 
 
 class Section(BaseModel):
@@ -246,6 +247,33 @@ class AirflowConfig(Section):
     max_mapped_tasks: int = Field(
         default=512, ge=1, le=1024, description="most mapped tasks of one step; core.max_map_length caps it"
     )
+    aws_conn_id: str | None = Field(
+        default=None, description="connection with the store's credentials; default: the worker's own"
+    )
+    on_missing_input: Literal["fail", "skip", "wait"] = Field(
+        default="fail", description="wait holds no worker; skip ends the run well, its steps skipped"
+    )
+    wait_hours: float = Field(
+        default=24.0, gt=0, description="longest wait for the input; then the run fails"
+    )
+    on_success: Callable | None = Field(
+        default=None, description="called with the context of a run that ended"
+    )
+    on_failure: Callable | None = Field(default=None, description="called with the context of a failed run")
+    deadline_hours: float | None = Field(
+        default=None,
+        gt=0,
+        description="time from the queueing of a run to its end; then on_deadline is called",
+    )
+    on_deadline: Callable | None = Field(
+        default=None, description="called once when a run passes its deadline"
+    )
+
+    @model_validator(mode="after")
+    def _deadline(self) -> AirflowConfig:
+        if (self.deadline_hours is None) != (self.on_deadline is None):
+            raise ValueError("give both deadline_hours and on_deadline, or neither")
+        return self
 
 
 class JobConfig(Section):
@@ -294,6 +322,13 @@ class JobConfig(Section):
             raise ValueError(f"rerank.group_by: task {self.task} gives no ranks; leave it out")
         if group is not None and self.input.keep != "all" and group not in self.input.keep:
             raise ValueError(f"rerank.group_by: name column {group!r} in input.keep too")
+        return self
+
+    @model_validator(mode="after")
+    def _waiting(self) -> JobConfig:
+        waits = self.airflow is not None and self.airflow.on_missing_input == "wait"
+        if waits and not self.input.uri.startswith("s3://"):
+            raise ValueError("airflow.on_missing_input: wait watches an s3:// input; choose skip or fail")
         return self
 
     @model_validator(mode="after")

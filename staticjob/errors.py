@@ -9,6 +9,10 @@ class StaticJobError(Exception):
 
     exit_code = 1
 
+    def facts(self) -> dict[str, str]:
+        """What a program needs to know beyond the message; part of what `--json` prints."""
+        return {}
+
 
 class InfrastructureError(StaticJobError):
     """The store, network, disk or device failed; the same command may succeed later."""
@@ -26,6 +30,17 @@ class DataError(StaticJobError):
     """The input is missing, corrupt or changed, or too many rows failed; retrying cannot help."""
 
     exit_code = 2
+
+
+class MissingInputError(DataError):
+    """No data lies at `uri`, an input.uri; a scheduler may wait for it or skip the run."""
+
+    def __init__(self, uri: str, message: str) -> None:
+        super().__init__(message)
+        self.uri = uri
+
+    def facts(self) -> dict[str, str]:
+        return {"missing": self.uri}
 
 
 class Stopped(StaticJobError):

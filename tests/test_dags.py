@@ -253,3 +253,40 @@ def test_a_typed_field_of_the_form_means_what_it_means_in_a_job_file(
 def test_the_form_itself_refuses_what_a_job_file_would(key: str, value: Any) -> None:
     with pytest.raises(ParamValidationError):
         form()[key].resolve(value)
+
+
+def test_a_job_names_whom_airflow_calls_and_the_connection_of_its_store(tmp_path: Path) -> None:
+    airflow = {
+        "aws_conn_id": "nightly",
+        "on_success": "json.dumps",
+        "on_failure": "json.loads",
+        "deadline_hours": 4,
+        "on_deadline": "json.dump",
+    }
+    dag = load_folder(_write(tmp_path, _job("a", airflow=airflow))).dags["a"]
+    assert (dag.on_success_callback, dag.on_failure_callback) == (json.dumps, json.loads)
+    (deadline,) = dag.deadline
+    assert deadline.interval == dt.timedelta(hours=4)
+    assert deadline.callback.path == "json.dump"
+    for step in STEPS:
+        task = dag.get_task(step)
+        options = task.partial_kwargs if task.is_mapped else vars(task)
+        connection = options.get("aws_conn_id")
+        assert connection == (None if step == "groups" else "nightly")
+    again = DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag))))
+    assert again.has_on_failure_callback
+
+
+@pytest.mark.parametrize(
+    ("airflow", "message"),
+    [
+        ({"on_failure": "no.such_function"}, "airflow.on_failure 'no.such_function': no such function"),
+        ({"deadline_hours": 4}, "give both deadline_hours and on_deadline"),
+        ({"on_missing_input": "hope"}, "airflow.on_missing_input"),
+    ],
+)
+def test_an_alert_that_could_not_be_given_is_an_error_of_its_file(
+    tmp_path: Path, airflow: dict[str, Any], message: str
+) -> None:
+    (error,) = load_folder(_write(tmp_path, _job("a", airflow=airflow))).errors
+    assert message in error

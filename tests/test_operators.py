@@ -29,6 +29,15 @@ from staticjob_airflow.tokenize import TokenizeOperator
 
 STUB = str(Path(__file__).with_name("stub_staticjob.py"))
 UTC = dt.UTC
+FINISHED = {
+    "rows": 3,
+    "statuses": {"ok": 2, "empty": 1},
+    "ledger": {"useful": 60, "padding": 10, "dummy": 20, "slots": 100},
+    "useful_share": 0.6,
+    "seconds": 5.0,
+    "cost": None,
+    "reused": False,
+}
 
 
 class Stub:
@@ -217,7 +226,7 @@ def test_tokenize_and_merge_name_their_part_of_the_work(stub: Stub) -> None:
 
 
 def test_finish_emits_the_output_asset_with_counts(stub: Stub) -> None:
-    result = {"output": "s3://o/2026-01-31", "rows": 3, "statuses": {"ok": 3}}
+    result = FINISHED | {"output": "s3://o/2026-01-31"}
     stub.does(result)
     asset = Asset(name="job", uri="s3://o")
     event = SimpleNamespace(extra={})
@@ -227,7 +236,7 @@ def test_finish_emits_the_output_asset_with_counts(stub: Stub) -> None:
 
 
 def test_finish_of_an_ad_hoc_job_emits_an_asset_at_the_place_it_wrote_to(stub: Stub) -> None:
-    stub.does({"output": "s3://o/x", "rows": 3})
+    stub.does(FINISHED | {"output": "s3://o/x"})
     alias = AssetAlias("staticjob_adhoc")
     added: list[tuple[Asset, dict[str, Any]]] = []
     event = SimpleNamespace(add=lambda asset, extra: added.append((asset, extra)))

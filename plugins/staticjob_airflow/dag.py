@@ -10,6 +10,7 @@ from airflow.sdk import DAG, Asset, AssetAlias, CronDataIntervalTimetable, Param
 
 from staticjob.config import PLACEHOLDER, AirflowConfig, JobConfig
 from staticjob_airflow.adhoc import form
+from staticjob_airflow.alerts import alerts
 from staticjob_airflow.chunk import ChunkOperator
 from staticjob_airflow.finish import FinishOperator
 from staticjob_airflow.merge import MergeOperator
@@ -88,22 +89,32 @@ def _dag(
         default_args={"retries": settings.retries, **RETRIES, **_queue(settings.cpu_queue)},
         tags=[TAG],
         auto_register=False,  # the DAG files say which DAGs are theirs
+        **alerts(settings),
         **options,
     ) as dag:
+        store = {"aws_conn_id": settings.aws_conn_id}
         # A step with nothing to map is skipped; what follows it still runs, unless something failed.
         after = {"trigger_rule": TriggerRule.NONE_FAILED}
-        prepare = PrepareOperator(task_id=PREPARE, job=job, timezone=settings.timezone)
+        prepare = PrepareOperator(
+            task_id=PREPARE,
+            job=job,
+            timezone=settings.timezone,
+            on_missing_input=settings.on_missing_input,
+            wait_hours=settings.wait_hours,
+            **store,
+        )
         work = prepare.output["work"]
         tokenize = TokenizeOperator.partial(
-            task_id="tokenize", work=work, map_index_template="{{ task.split }}"
+            task_id="tokenize", work=work, map_index_template="{{ task.split }}", **store
         ).expand(split=prepare.output)
-        plan = PlanOperator(task_id="plan", work=work, **after)
+        plan = PlanOperator(task_id="plan", work=work, **store, **after)
         chunk = ChunkOperator.partial(
             task_id=CHUNK,
             work=work,
             pool=settings.pool,
             queue=settings.queue,
             map_index_template="{{ task.pack.name }}",
+            **store,
         ).expand(pack=plan.output)
 
         @task(task_id="groups")
@@ -113,9 +124,9 @@ def _dag(
 
         groups = list_groups(plan.output["groups"])
         merge = MergeOperator.partial(
-            task_id="merge", work=work, map_index_template="{{ task.group }}", **after
+            task_id="merge", work=work, map_index_template="{{ task.group }}", **store, **after
         ).expand(group=groups)
-        finish = FinishOperator(task_id=FINISH, work=work, outlets=[outlet], **after)
+        finish = FinishOperator(task_id=FINISH, work=work, outlets=[outlet], **store, **after)
         tokenize >> plan >> chunk >> merge >> finish
     return dag
 

@@ -6,12 +6,13 @@ from typing import Any
 
 from airflow.sdk import Asset, AssetAlias, Context
 
+from staticjob_airflow import metrics
 from staticjob_airflow.base import StaticJobOperator
 from staticjob_airflow.links import ReportLink, RunPageLink
 
 
 class FinishOperator(StaticJobOperator):
-    """`staticjob finish`: returns URIs and counts, and emits them with the output asset.
+    """`staticjob finish`: returns URIs and counts, and emits them with the output asset and as metrics.
 
     work: URI of the job's work prefix, from prepare.
     """
@@ -25,6 +26,7 @@ class FinishOperator(StaticJobOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         result = self.run_step("finish", self.work)
+        metrics.run_finished(self.dag_id, result)
         for outlet in self.outlets:
             events = context["outlet_events"][outlet]
             if isinstance(outlet, AssetAlias):  # an ad-hoc job: where it writes is known only now

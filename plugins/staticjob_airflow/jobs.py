@@ -13,6 +13,7 @@ from croniter import croniter
 
 from staticjob.config import AirflowConfig, fill_date, read_job_file, validate_job
 from staticjob.errors import ConfigError
+from staticjob_airflow.alerts import check_alerts
 from staticjob_airflow.dag import ADHOC, job_dag
 
 
@@ -55,6 +56,7 @@ def _load(path: Path) -> DAG | None:
         return None
     job = validate_job(data, str(path))
     _check_schedule(job.airflow or AirflowConfig(), path)
+    check_alerts(job.airflow or AirflowConfig(), str(path))
     fill_date(job, dt.date(2000, 1, 1), str(path))  # an unknown placeholder shows now, not at run time
     return job_dag(str(path), job, path.read_text(encoding="utf-8"))
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from staticjob import storage
 from staticjob.config import InputConfig
-from staticjob.errors import ConfigError, DataError
+from staticjob.errors import ConfigError, DataError, MissingInputError
 from staticjob.layout import join
 from staticjob.records import InputFile, PinnedObject
 
@@ -36,8 +36,9 @@ def discover(config: InputConfig, output: str | None = None) -> tuple[InputFile,
     """The data objects of the input, pinned, in natural order (2 before 10).
 
     output: URI of the job's output; refused where it would be read as input or overwrite it.
-    Raises DataError for an input without data, an empty (0 bytes) data object, a suffix that
-    names no format, or a path that cannot be mirrored; ConfigError for an output in the input.
+    Raises MissingInputError for an input without data, DataError for an empty (0 bytes) data
+    object, a suffix that names no format, or a path that cannot be mirrored; ConfigError for an
+    output in the input.
     """
     found = storage.list_objects(config.uri)
     single = [item.uri for item in found] == [config.uri] and not config.uri.endswith("/")
@@ -46,9 +47,10 @@ def discover(config: InputConfig, output: str | None = None) -> tuple[InputFile,
     folders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
     data = {path: item for path, item in data.items() if item.size or path not in folders}
     if not data:
-        raise DataError(
+        raise MissingInputError(
+            config.uri,
             f"input.uri {config.uri}: no data there ({len(found)} objects found, all hidden or markers); "
-            "expected Parquet, JSON Lines or CSV objects"
+            "expected Parquet, JSON Lines or CSV objects",
         )
     ordered = sorted(data, key=natural_key)
     for path in ordered:

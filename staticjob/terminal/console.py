@@ -49,13 +49,13 @@ def fail(error: BaseException, as_json: bool) -> NoReturn:
         traceback.print_exception(error)
         known = InfrastructureError(f"unexpected {type(error).__name__}: {error}")
     click.echo(f"error: {known}", err=True)
-    emit_failure(str(known), known.exit_code, as_json)
+    emit_failure(str(known), known.exit_code, as_json, **known.facts())
 
 
-def emit_failure(message: str, exit_code: int, as_json: bool) -> NoReturn:
+def emit_failure(message: str, exit_code: int, as_json: bool, **facts: str) -> NoReturn:
     """Leave with `exit_code`; with --json, say why as the one object on stdout."""
     if as_json:
-        click.echo(json.dumps({"error": message, "exit_code": exit_code}))
+        click.echo(json.dumps({"error": message, "exit_code": exit_code, **facts}))
     sys.exit(exit_code)
 
 

@@ -1,0 +1,53 @@
+"""What runs did, as metrics of Airflow's own: StatsD or OpenTelemetry, as its settings say.
+
+All carry the tag `job`. Plain StatsD has no tags: `statsd_influxdb_enabled` or `otel_on` keeps them.
+A run counts once, when it is finished: steps that found their work done add nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.sdk.observability import stats
+
+ROWS = "staticjob.rows"
+SLOTS = "staticjob.slots"
+USEFUL_TOKENS = "staticjob.useful_tokens"
+RETRIES = "staticjob.retries"
+RUN_USEFUL_SHARE = "staticjob.run.useful_share"
+RUN_ACTIVE_SHARE = "staticjob.run.active_share"
+RUN_SECONDS = "staticjob.run.seconds"
+RUN_COST = "staticjob.run.cost"
+
+
+def step_starts(job: str, step: str, try_number: int) -> None:
+    """Every try but the first is a retry."""
+    if try_number > 1:
+        stats.incr(RETRIES, tags={"job": job, "step": step})
+
+
+def run_finished(job: str, result: Mapping[str, Any]) -> None:
+    """What `staticjob finish` printed: counters by status, gauges of the last run."""
+    if result["reused"]:
+        return
+    tags = {"job": job}
+    ledger = result["ledger"]
+    for status, rows in result["statuses"].items():
+        stats.incr(ROWS, rows, tags={**tags, "status": status})
+    stats.incr(SLOTS, ledger["slots"], tags=tags)
+    stats.incr(USEFUL_TOKENS, ledger["useful"], tags=tags)
+    stats.gauge(RUN_USEFUL_SHARE, result["useful_share"], tags=tags)
+    stats.gauge(RUN_ACTIVE_SHARE, active_share(ledger), tags=tags)
+    stats.gauge(RUN_SECONDS, result["seconds"], tags=tags)
+    if result["cost"] is not None:
+        stats.gauge(RUN_COST, result["cost"], tags=tags)
+
+
+def active_share(ledger: Mapping[str, int]) -> float:
+    """Slots of real rows that had not ended, over all slots of real rows; 1.0 where none was computed.
+
+    The printed ledger leaves `finished` out: it is what the others lack of the sum.
+    """
+    rows = ledger["slots"] - ledger["dummy"]
+    return (ledger["useful"] + ledger["padding"]) / rows if rows else 1.0

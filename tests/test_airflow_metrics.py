@@ -1,0 +1,112 @@
+"""Metrics of runs: emitted by Airflow's own means, by job, and all that the dashboard shows."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import airflow_home  # noqa: F401  (first: Airflow reads its settings at import)
+import pytest
+from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
+from airflow.sdk.observability import stats
+from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+from staticjob_airflow import metrics
+from staticjob_airflow.chunk import ChunkOperator
+
+DASHBOARD = Path(__file__).parents[1] / "docker" / "grafana" / "staticjob.json"
+FINISHED: dict[str, Any] = {
+    "statuses": {"ok": 2, "empty": 1},
+    "ledger": {"useful": 60, "padding": 10, "dummy": 20, "slots": 100},
+    "useful_share": 0.6,
+    "seconds": 5.0,
+    "cost": 0.25,
+    "reused": False,
+}
+
+
+class Recorder:
+    """A backend of Airflow's metrics that keeps what is sent: (kind, name, value, tags)."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, str, float, dict[str, str]]] = []
+
+    def incr(self, stat: str, count: int = 1, *, tags: dict[str, str]) -> None:
+        self.sent.append(("counter", stat, count, tags))
+
+    def gauge(self, stat: str, value: float, *, tags: dict[str, str]) -> None:
+        self.sent.append(("gauge", stat, value, tags))
+
+
+@pytest.fixture
+def recorder() -> Iterator[Recorder]:
+    backend = Recorder()
+    stats.initialize(factory=lambda: backend, export_legacy_names=False)
+    yield backend
+    stats.initialize(factory=NoStatsLogger, export_legacy_names=False)
+
+
+def test_a_finished_run_is_counted_by_job_and_status(recorder: Recorder) -> None:
+    metrics.run_finished("nightly", FINISHED)
+    assert all(tags["job"] == "nightly" for *_, tags in recorder.sent)
+    assert ("counter", "staticjob.rows", 2, {"job": "nightly", "status": "ok"}) in recorder.sent
+    values = {name: value for _, name, value, tags in recorder.sent if "status" not in tags}
+    assert values == {
+        "staticjob.slots": 100,
+        "staticjob.useful_tokens": 60,
+        "staticjob.run.useful_share": 0.6,
+        "staticjob.run.active_share": 70 / 80,
+        "staticjob.run.seconds": 5.0,
+        "staticjob.run.cost": 0.25,
+    }
+
+
+def test_a_run_that_found_its_work_done_adds_nothing(recorder: Recorder) -> None:
+    metrics.run_finished("nightly", FINISHED | {"reused": True})
+    assert recorder.sent == []
+
+
+@pytest.mark.parametrize(("try_number", "counted"), [(1, 0), (2, 1), (3, 1)])
+def test_every_try_but_the_first_is_a_retry(recorder: Recorder, try_number: int, counted: int) -> None:
+    chunk = ChunkOperator(task_id="chunk", work="w", pack={"index": 0})
+    chunk.pre_execute({"ti": SimpleNamespace(try_number=try_number)})
+    assert [name for _, name, *_ in recorder.sent] == ["staticjob.retries"] * counted
+
+
+def test_every_metric_of_the_dashboard_is_emitted_and_the_other_way_round(recorder: Recorder) -> None:
+    metrics.run_finished("nightly", FINISHED)
+    metrics.step_starts("nightly", "chunk", 2)
+    suffix = {"counter": "_total", "gauge": ""}
+    emitted = {
+        f"airflow.{name}".replace(".", "_") + suffix[kind]: set(tags) for kind, name, _, tags in recorder.sent
+    }
+    dashboard = json.loads(DASHBOARD.read_text())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    shown = {name for query in queries for name in re.findall(r"airflow_\w+", query)}
+    assert shown == emitted.keys()
+    for query in queries:
+        (name,) = re.findall(r"airflow_\w+", query)
+        grouped = re.findall(r"by \(([\w, ]+)\)", query)
+        assert {label for labels in grouped for label in labels.split(", ")} <= emitted[name]
+    variables = {variable["name"] for variable in dashboard["templating"]["list"]}
+    assert set(re.findall(r"\$\{?(\w+)", DASHBOARD.read_text())) == variables
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def test_metrics_arrive_where_airflows_statsd_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(10)
+        monkeypatch.setenv("AIRFLOW__METRICS__STATSD_ON", "True")
+        monkeypatch.setenv("AIRFLOW__METRICS__STATSD_HOST", "127.0.0.1")
+        monkeypatch.setenv("AIRFLOW__METRICS__STATSD_PORT", str(server.getsockname()[1]))
+        monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", "True")
+        stats.initialize(factory=get_stats_factory(), export_legacy_names=False)
+        metrics.step_starts("nightly", "chunk", 2)
+        line = server.recv(1024).decode()
+    stats.initialize(factory=NoStatsLogger, export_legacy_names=False)
+    assert line == "airflow.staticjob.retries,job=nightly,step=chunk:1|c"
