@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 START_SECONDS = 900.0  # to load and compile a large model on a cold machine
 STALL_SECONDS = float(os.environ.get("STATICJOB_STALL_SECONDS", "600"))
 ATTEMPTS = 3
+TICK_SECONDS = 1.0
 LAST_LINES = 5
 # vLLM's defaults: rows of one step, and slots of a cache block on a CPU (a GPU's are smaller).
 ROWS_AT_ONCE = 256
@@ -130,9 +131,11 @@ class Vllm:
         self._end()
 
     def run(
-        self, requests: Sequence[TailRequest], alive: Callable[[], None] = lambda: None
+        self, requests: Sequence[TailRequest], tick: Callable[[], None] = lambda: None
     ) -> Iterator[TailResult]:
-        """One result per request, as rows end; `alive` is called at every sign of life.
+        """One result per request, as rows end; `tick` is called at every message and once a second at least.
+
+        What `tick` raises ends the process and surfaces here.
 
         A request longer than the model allows is an error that vLLM never sees. Raises
         InfrastructureError when the process failed ATTEMPTS times; what was yielded stays valid.
@@ -145,7 +148,7 @@ class Vllm:
                 owed[request.id] = request
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                for result in self._attempt(list(owed.values()), alive):
+                for result in self._attempt(list(owed.values()), tick):
                     del owed[result.id]
                     yield result
                 return
@@ -161,18 +164,16 @@ class Vllm:
         """Speed as measured over all steps so far; None before there are enough."""
         return fit_rates(self._steps, self.start_seconds)
 
-    def _attempt(self, requests: list[TailRequest], alive: Callable[[], None]) -> Iterator[TailResult]:
+    def _attempt(self, requests: list[TailRequest], tick: Callable[[], None]) -> Iterator[TailResult]:
         if not requests:
             return
         if self._process is None:
             self._process = _Process(self._command, self._settings)
-            ready = self._process.receive(START_SECONDS)
+            ready = self._process.receive(START_SECONDS, tick)
             self.start_seconds = float(ready["ready"])
-            alive()
         self._process.send([asdict(request) for request in requests])
         while True:
-            message = self._process.receive(self._stall)
-            alive()
+            message = self._process.receive(self._stall, tick)
             if "done" in message:
                 return
             if "step" in message:
@@ -233,12 +234,16 @@ class _Process:
         except OSError:
             raise _Failed(self._how_it_ended()) from None
 
-    def receive(self, seconds: float) -> dict[str, Any]:
+    def receive(self, seconds: float, tick: Callable[[], None]) -> dict[str, Any]:
         """The next message; _Failed when none comes in time or the process ends."""
         deadline = time.monotonic() + seconds
         while b"\n" not in self._buffer:
-            if not self._selector.select(max(0.0, deadline - time.monotonic())):
-                raise _Failed(f"silent for {seconds:.0f} s")
+            left = deadline - time.monotonic()
+            tick()
+            if not self._selector.select(max(0.0, min(left, TICK_SECONDS))):
+                if left <= 0:
+                    raise _Failed(f"silent for {seconds:.0f} s")
+                continue
             data = os.read(self._output.fileno(), 1 << 16)
             if not data:
                 raise _Failed(self._how_it_ended())

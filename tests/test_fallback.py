@@ -20,7 +20,7 @@ from staticjob.engine.decode import StaticDecoder
 from staticjob.engine.decode_batch import Answer, Prompts
 from staticjob.engine.decode_state import Finish
 from staticjob.engine.shape import Shape
-from staticjob.errors import InfrastructureError
+from staticjob.errors import InfrastructureError, Stopped
 from staticjob.fallback import TailRequest, Vllm, worker_settings
 from staticjob.generating.vllm_worker import WorkerSettings
 
@@ -101,8 +101,21 @@ def test_a_process_that_fails_every_time_ends_in_one_line_and_what_it_gave_stays
 def test_a_signal_of_life_comes_with_every_step(tmp_path):
     beats = []
     with stub(tmp_path) as vllm:
-        list(vllm.run(requests(1, 2, 3), alive=lambda: beats.append(1)))
+        list(vllm.run(requests(1, 2, 3), tick=lambda: beats.append(1)))
     assert len(beats) >= 3
+
+
+def test_a_stop_is_noticed_while_the_process_is_silent(tmp_path):
+    ticks = []
+
+    def stop() -> None:
+        ticks.append(1)
+        if len(ticks) > 3:
+            raise Stopped("asked to")
+
+    with pytest.raises(Stopped), stub(tmp_path, "deaf") as vllm:
+        list(vllm.run(requests(1), stop))
+    wait_until_gone(pids(tmp_path))
 
 
 def test_leaving_the_block_early_ends_the_process_and_its_descendants(tmp_path):

@@ -139,11 +139,11 @@ class ChunkRows:
             yield BatchDone(index, (), tails, None)
 
     def tails(
-        self, tails: Sequence[Tail], vllm: Vllm, alive: Callable[[], None] = lambda: None
+        self, tails: Sequence[Tail], vllm: Vllm, tick: Callable[[], None] = lambda: None
     ) -> Iterator[TextRow]:
         """One row per tail, as vLLM ends them."""
         requests = [self._request(number, tail) for number, tail in enumerate(tails)]
-        for result in vllm.run(requests, alive):
+        for result in vllm.run(requests, tick):
             yield self._join(tails[result.id], result)
 
     def _begin(
