@@ -18,7 +18,7 @@ try() { # try TARGET COMMAND...: in a container as it is started, without networ
 (($#)) || set -- airflow cpu gpu
 for target; do
     echo "== $target"
-    "$engine" build --file docker/Dockerfile --target "$target" --tag "staticjob-$target:check" .
+    "$engine" build --build-arg "TORCH_INDEX=${TORCH_INDEX-}" --file docker/Dockerfile --target "$target" --tag "staticjob-$target:check" .
     test "$(try "$target" id -u)" = 50000
     try "$target" airflow version
     # The DAGs load, and Airflow's own environment has no torch.

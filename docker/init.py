@@ -1,4 +1,4 @@
-"""Run once before Airflow's services, as root: folders, password, database, pool and buckets."""
+"""Run once before Airflow's services, as root: password, database, pool and buckets."""
 
 from __future__ import annotations
 
@@ -20,15 +20,20 @@ def main() -> None:
     """May be run again at any time."""
     PASSWORDS.touch(mode=0o600)
     PASSWORDS.write_text(json.dumps({"admin": os.environ["AIRFLOW_ADMIN_PASSWORD"]}), encoding="utf-8")
-    for path in (PASSWORDS.parent, PASSWORDS, Path("/var/airflow/logs")):
+    for path in (PASSWORDS.parent, PASSWORDS):
         os.chown(path, AIRFLOW_USER, 0)
-    subprocess.run(["airflow", "db", "migrate"], check=True)
-    subprocess.run(["airflow", "pools", "set", "gpu", str(GPUS), "one slot per GPU"], check=True)
+    airflow("db", "migrate")
+    airflow("pools", "set", "gpu", str(GPUS), "one slot per GPU")
     store = boto3.client("s3")
     present = {bucket["Name"] for bucket in store.list_buckets()["Buckets"]}
     for name in buckets(JOBS):
         if name not in present:
             store.create_bucket(Bucket=name)
+
+
+def airflow(*words: str) -> None:
+    """Run a command of Airflow's as the user of its services, who must be able to write its logs."""
+    subprocess.run(["airflow", *words], check=True, user=AIRFLOW_USER, group=0)
 
 
 def buckets(jobs: Path) -> list[str]:

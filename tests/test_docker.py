@@ -160,7 +160,7 @@ def test_airflow_knows_every_setting_that_images_and_compose_file_make() -> None
 
 def test_every_secret_of_the_compose_file_is_made_anew_and_shows_in_no_command() -> None:
     text = (DOCKER / "compose.yaml").read_text()
-    wanted = set(re.findall(r"\$\{(\w+)", text))
+    wanted = set(re.findall(r"\$\{(\w+)[:}]", text))
     made = [
         dict(
             line.split("=", 1) for line in subprocess.check_output(DOCKER / "make_env.sh", text=True).split()
