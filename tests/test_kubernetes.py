@@ -63,6 +63,8 @@ def test_a_pod_runs_its_image_unprivileged_and_stops_gracefully(name: str) -> No
     assert env["STATICJOB_CACHE"] == mounts["models"]
     assert env["STATICJOB_SCRATCH"] == mounts["scratch"]
     assert env["STATICJOB_JOBS"] == mounts["jobs"]
+    assert mounts["config"] == f"{values()['airflowHome']}/airflow.cfg"
+    assert f"AIRFLOW_HOME={values()['airflowHome']} " in (KUBERNETES.parent / "Dockerfile").read_text()
 
 
 def test_the_pod_of_a_chunk_has_one_gpu_a_node_that_has_one_and_shared_memory() -> None:
