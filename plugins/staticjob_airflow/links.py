@@ -11,7 +11,7 @@ from airflow.sdk.configuration import conf
 from staticjob_airflow.names import CHUNK, MOUNT
 
 if TYPE_CHECKING:
-    from airflow.models.taskinstancekey import TaskInstanceKey
+    from airflow.sdk.types import TaskInstanceKey
 
 
 def page_url(page: str, dag_id: str, run_id: str, **more: str) -> str:

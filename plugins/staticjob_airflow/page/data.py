@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from staticjob.merging.audit import row_statuses
 from staticjob.records import Chunk, Commit, Plan, Progress, Status
@@ -43,7 +43,8 @@ def job_page(status: JobStatus) -> JobPage:
             errors=(),
             trouble=tuple(status.trouble()),
         )
-    records: dict[str, Commit | Progress] = {r.chunk: r for r in (*status.progress, *status.commits)}
+    standing: list[Commit | Progress] = [*status.commits, *status.progress]
+    records = {record.chunk: record for record in standing}
     map_indexes = {chunk: i for i, pack in enumerate(plan.packs) for chunk in pack}
     chunks = tuple(_chunk(c, records.get(c.id), map_indexes.get(c.id)) for c in plan.chunks)
     answered = row_statuses(plan, status.commits)
@@ -56,7 +57,7 @@ def job_page(status: JobStatus) -> JobPage:
             predicted=plan.memory.peak,
             measured=peak(status.commits),
         ),
-        money=_money(status, plan),
+        money=_money(status, plan, standing),
         rungs=rung_rows(plan, chunks, records),
         chunks=chunks,
         curves=curve_rows(status.commits),
@@ -150,13 +151,12 @@ def _speed(status: JobStatus, plan: Plan, records: Mapping[str, Commit | Progres
     chunks = {chunk.id: chunk for chunk in plan.chunks}
     runs = [p for p in status.progress if _state(p) == "running"]
     fresh = sorted(status.commits, key=lambda c: c.finished)[status.reused :]
-    stretches = (stretch_of(chunks[record.chunk], record) for record in (*fresh, *runs))
+    tries: list[Commit | Progress] = [*fresh, *runs]
+    stretches = (stretch_of(chunks[record.chunk], record) for record in tries)
     found = pace(stretches, PACE_SECONDS if runs else None)
     if found is None:
         return None
-    left = plan.ledger.slots - covered_slots(
-        plan.chunks, {r.chunk: r for r in (*status.commits, *status.progress)}
-    )
+    left = plan.ledger.slots - covered_slots(plan.chunks, records)
     return Speed(
         rows_per_second=found.rows,
         tokens_per_second=found.useful,
@@ -164,12 +164,11 @@ def _speed(status: JobStatus, plan: Plan, records: Mapping[str, Commit | Progres
     )
 
 
-def _money(status: JobStatus, plan: Plan) -> Money:
-    records = (*status.commits, *status.progress)
-    seconds = sum(r.seconds for r in records) + sum(c.start_seconds for c in status.commits)
+def _money(status: JobStatus, plan: Plan, tries: Sequence[Commit | Progress]) -> Money:
+    seconds = sum(r.seconds for r in tries) + sum(c.start_seconds for c in status.commits)
     price = status.prepared.config.cost.gpu_hour
     cost = None if price is None else seconds / 3600 * price
-    useful = sum(map(computed_useful, records))
+    useful = sum(map(computed_useful, tries))
     return Money(
         gpu_hour=price,
         seconds=seconds,

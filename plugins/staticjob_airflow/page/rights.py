@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.base_auth_manager import BaseUser
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, get_user, requires_access_dag
 from airflow.models.dag import DagModel
