@@ -17,6 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from usage import core_seconds, machine_seconds
 from workloads import Workload
 
 from staticjob.config import ModelConfig
@@ -56,7 +57,7 @@ class Run:
             self._earlier = Earlier(static_shapes=shapes, vllm=VllmRates(**earlier["vllm_rates"]))
 
     def run(self) -> dict[str, Any]:
-        started = time.perf_counter()
+        started, others = time.perf_counter(), machine_seconds() - core_seconds()
         chunks = [list(group) for _, group in groupby(self.work.batches(), lambda batch: batch.shape)]
         policies = [self._policy(chunk) for chunk in chunks]
         wholly = [policy.sends_rest() for policy in policies]
@@ -74,7 +75,8 @@ class Run:
         self.seconds["static"] = time.perf_counter() - started
         rates = self._finish(policies[0]) if self.tails else None
         self.seconds["all"] = time.perf_counter() - started
-        return self._report(rates)
+        others = max(0.0, machine_seconds() - core_seconds() - others) / self.seconds["all"]
+        return self._report(rates) | {"others": others}
 
     def _policy(self, chunk: list[PromptBatch]) -> TailPolicy:
         """A chunk's policy, which knows what the run's chunks before it and the earlier run have shown."""

@@ -1,11 +1,12 @@
 """How fast are texts? This engine beside Hugging Face and vLLM, and the policy beside either engine alone.
 
-    python benchmarks/generation.py [--workloads uniform mild ragged] [--rounds N] [--rows N]
+    python benchmarks/generation.py [--workloads uniform mild ragged] [--programs …] [--rounds N] [--rows N]
 
 `uniform`: every program generates the same tokens, models loaded before, rounds interleaved. `mild` and
 `ragged`: whole runs in fresh processes, start-ups included: all static, all vLLM, and as the policy
-decides, without and with the lengths and rates of an earlier run. SmolLM2-135M, float32, all cores.
-Results are written to RESULTS.md beside this file.
+decides, without and with the lengths and rates of an earlier run; of the rounds, the run of median time
+is shown. SmolLM2-135M, float32, all cores. Results are written to RESULTS.md beside this file, a section
+per workload, and the lengths of the rows to lengths.json for simulate.py.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from generation_tables import Passes, misses, uniform_table, whole_table
+from generation_tables import Passes, uniform_misses, uniform_table, whole_misses, whole_table
 from generators import CORES, GENERATORS
 from results import machine, versions, write_section
 from workloads import Workload, mild, ragged, uniform
@@ -36,7 +37,10 @@ class Process:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
             )
-        self.start_seconds = self._answer()["start_seconds"]
+
+    def ready(self) -> float:
+        """Wait until the program is ready; the seconds it took."""
+        return float(self._answer()["start_seconds"])
 
     def generate(self) -> dict[str, Any]:
         assert self._process.stdin
@@ -58,16 +62,17 @@ class Process:
         return answer
 
 
-def compare_uniform(work: Workload, rounds: int, scratch: Path) -> dict[str, Passes]:
-    """All programs, interleaved; how far their texts agree is printed."""
+def compare_uniform(work: Workload, programs: list[str], rounds: int, scratch: Path) -> dict[str, Passes]:
+    """Programs interleaved; how far their texts agree is printed."""
     path = scratch / "uniform.json"
     work.write(path)
     processes: list[Process] = []
-    passes = {name: Passes() for name in GENERATORS}
+    passes = {name: Passes() for name in programs}
     try:
-        for name in GENERATORS:
+        for name in programs:
             processes.append(Process(name, path, scratch / f"{name}.log"))
-            print(f"  {name}: ready in {processes[-1].start_seconds:.1f} s (not counted)", flush=True)
+        for process in processes:
+            print(f"  {process.name}: ready in {process.ready():.1f} s (not counted)", flush=True)
         for number in range(rounds):
             reference = None
             for process in processes:
@@ -106,27 +111,50 @@ def whole_run(engine: str, work: Path, earlier: Path | None, scratch: Path) -> d
     return result
 
 
-def compare_whole(work: Workload, scratch: Path, copy: float) -> list[str]:
+def compare_whole(work: Workload, rounds: int, scratch: Path) -> dict[str, dict[str, Any]]:
     """Four ways to run a workload, the last with the lengths and rates that the first two measured."""
     path, before = scratch / "work.json", scratch / "before.json"
     work.write(path)
-    results: dict[str, dict[str, Any]] = {}
-    for name, engine in (("all static", "static"), ("all vLLM", "vllm"), ("auto, first run", "auto")):
-        results[name] = whole_run(engine, path, None, scratch)
-        print(f"  {name}: {results[name]['seconds']}", flush=True)
-    # Rates as measured by either engine alone, lengths as the model gave them: an earlier run's record.
-    before.write_text(
-        json.dumps(
-            {
-                "lengths": results["all vLLM"]["lengths"],
-                "static_rates": results["all static"]["static_rates"],
-                "vllm_rates": results["all vLLM"]["vllm_rates"],
-            }
-        )
-    )
-    results["auto, later run"] = whole_run("auto", path, before, scratch)
-    print(f"  auto, later run: {results['auto, later run']['seconds']}", flush=True)
-    return whole_table(work, results, copy)
+    engines = {
+        "all static": "static",
+        "all vLLM": "vllm",
+        "auto, first run": "auto",
+        "auto, later run": "auto",
+    }
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in engines}
+    for _ in range(rounds):
+        for name, engine in engines.items():
+            if name == "auto, later run":
+                before.write_text(json.dumps(_record(runs["all static"][-1], runs["all vLLM"][-1])))
+            earlier = before if name == "auto, later run" else None
+            runs[name].append(whole_run(engine, path, earlier, scratch))
+            print(f"  {name}: {_seconds(runs[name][-1])}", flush=True)
+    return {
+        name: sorted(done, key=lambda run: run["seconds"]["all"])[rounds // 2] for name, done in runs.items()
+    }
+
+
+def _record(static: dict[str, Any], vllm: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier run leaves: lengths as the model gave them, rates as either engine alone had them."""
+    return {
+        "lengths": vllm["lengths"],
+        "static_rates": static["static_rates"],
+        "vllm_rates": vllm["vllm_rates"],
+    }
+
+
+def _seconds(run: dict[str, Any]) -> str:
+    parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in run["seconds"].items())
+    return f"{parts} s (others on {run['others']:.1f} cores), {run['tails']} rows to vLLM"
+
+
+def keep_lengths(work: Workload, lengths: list[int]) -> None:
+    """Put a workload's lengths into lengths.json, in place of those that were there."""
+    path = HERE / "lengths.json"
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    prompt = round(sum(map(len, work.prompts)) / len(work.prompts))
+    kept[work.name] = {"prompt": prompt, "cap": work.cap, "lengths": lengths}
+    path.write_text(json.dumps(kept, sort_keys=True) + "\n")
 
 
 def main() -> None:
@@ -134,15 +162,18 @@ def main() -> None:
     parser.add_argument(
         "--workloads", nargs="+", choices=["uniform", "mild", "ragged"], default=["uniform", "mild", "ragged"]
     )
-    parser.add_argument("--rounds", type=int, default=3, help="passes of each program on uniform [3]")
+    parser.add_argument(
+        "--programs", nargs="+", choices=[*GENERATORS], default=[*GENERATORS], help="of uniform"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved passes or runs of each [3]")
     parser.add_argument("--rows", type=int, default=256, help="rows of mild and ragged [256]")
     arguments = parser.parse_args()
     from staticjob.engine.calibrate import ceilings
 
     copy = ceilings("cpu").bytes_per_second
-    body = [
+    head = [
         f"{machine()}, {CORES} threads; a copy moves {copy / 1e9:.1f} GB/s. {versions()}.",
-        "SmolLM2-135M-Instruct, float32; token ids to token ids.",
+        f"SmolLM2-135M-Instruct, float32; token ids to token ids; medians of {arguments.rounds} rounds.",
     ]
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
@@ -150,19 +181,18 @@ def main() -> None:
             print(name, flush=True)
             if name == "uniform":
                 work = uniform()
-                passes = compare_uniform(work, arguments.rounds, scratch)
-                lines = uniform_table(work, passes, copy)
-                title = f"uniform: {len(work.prompts)} prompts of 64 tokens, 64 out, no end, B = 32"
-                lines += misses(passes)
+                passes = compare_uniform(work, arguments.programs, arguments.rounds, scratch)
+                title = f"{len(work.prompts)} prompts of 64 tokens, 64 out, no end, B = 32."
+                lines = uniform_table(work, passes, copy) + uniform_misses(passes)
             else:
                 work = mild(arguments.rows) if name == "mild" else ragged(arguments.rows)
-                title = (
-                    f"{name}: {len(work.prompts)} rows, at most {work.cap} tokens, B = 32, start-ups included"
-                )
-                lines = compare_whole(work, scratch, copy)
-            body += ["", f"### {title}", "", *lines]
-            print("\n".join(lines), flush=True)
-            write_section(HERE / "RESULTS.md", "Generation", "\n".join(body))
+                results = compare_whole(work, arguments.rounds, scratch)
+                keep_lengths(work, results["all vLLM"]["lengths"])
+                title = f"{len(work.prompts)} rows, at most {work.cap} tokens, B = {work.batch}, start-ups included."
+                lines = whole_table(work, results, copy) + whole_misses(name, results)
+            body = [*head, title, "", *lines]
+            print("\n".join(body), flush=True)
+            write_section(HERE / "RESULTS.md", f"Generation: {name}", "\n".join(body))
 
 
 if __name__ == "__main__":

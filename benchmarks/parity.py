@@ -100,7 +100,7 @@ def main() -> int:
     arguments = parser.parse_args()
     from transformers import AutoModelForCausalLM
 
-    work = mild(arguments.rows, arguments.cap)
+    work = mild(arguments.rows, arguments.cap, batch=32)
     torch.set_num_threads(CORES)
     began = time.perf_counter()
     texts = dict(static_texts(work))

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 MULTIPLE = 16
-# Batches that share a rung, and so a chunk: a whole number of them for every core.
-CHUNK_BATCHES = 4
+# Rows that share a rung, and so a chunk: the same number of batches for each of a few cores.
+CHUNK_ROWS = 128
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Workload:
         return Ending(tuple(self.stop_ids))
 
     def batches(self) -> list[PromptBatch]:
-        """Rows longest first, in rectangles of `batch` rows; CHUNK_BATCHES share a padded length."""
+        """Rows longest first, in rectangles of `batch` rows; CHUNK_ROWS share a padded length."""
         from staticjob.engine.shape import Shape
         from staticjob.generating.generate_rows import PromptBatch, RowKey
 
@@ -58,7 +58,7 @@ class Workload:
         made = []
         for start in range(0, len(order), self.batch):
             rows = order[start : start + self.batch]
-            longest = order[start - start % (self.batch * CHUNK_BATCHES)]
+            longest = order[start - start % CHUNK_ROWS]
             length = -(-len(self.prompts[longest]) // MULTIPLE) * MULTIPLE
             ids = np.zeros((self.batch, length), np.int32)
             lengths, limits = np.zeros(self.batch, np.int32), np.full(self.batch, self.cap, np.int32)
@@ -105,10 +105,10 @@ def uniform(rows: int = 64, tokens: int = 64) -> Workload:
     return Workload("uniform", str(model()), prompts, [tokens] * rows, tokens, 32, [])
 
 
-def mild(rows: int | None, cap: int = 128) -> Workload:
+def mild(rows: int | None, cap: int = 128, batch: int = 64) -> Workload:
     """Questions, at most `cap` tokens, rows end where the model ends them."""
     prompts = chat_prompts(rows)
-    return Workload("mild", str(model()), prompts, [cap] * len(prompts), cap, 32, [2])
+    return Workload("mild", str(model()), prompts, [cap] * len(prompts), cap, batch, [2])
 
 
 def ragged(rows: int, seed: int = 0) -> Workload:
