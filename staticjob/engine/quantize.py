@@ -14,6 +14,6 @@ def to_int8(vectors: Tensor) -> Tensor:
 
 def to_bits(vectors: Tensor) -> Tensor:
     """[B, D] → uint8 [B, D / 8]: one bit a component, set where it is positive, the first one highest."""
-    powers = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=vectors.device)
+    powers = (2 ** torch.arange(7, -1, -1, device=vectors.device)).to(torch.uint8)
     bits = (vectors > 0).view(len(vectors), -1, 8)
     return (bits * powers).sum(dim=2, dtype=torch.uint8)

@@ -23,8 +23,10 @@ def logits(model: Any, hidden: Tensor, tokens: Sequence[int] | None = None) -> T
     if tokens is None:
         values: Tensor = head(hidden).float()
     else:
-        bias = None if head.bias is None else head.bias[tokens]
-        values = torch.nn.functional.linear(hidden, head.weight[tokens], bias).float()
+        # One row at a time: a list of indices would be copied to the device, which no graph can capture.
+        weight = torch.stack([head.weight[t] for t in tokens])
+        bias = None if head.bias is None else torch.stack([head.bias[t] for t in tokens])
+        values = torch.nn.functional.linear(hidden, weight, bias).float()
     cap = getattr(model.config, "final_logit_softcapping", None)
     return torch.tanh(values / cap) * cap if cap else values
 
