@@ -124,6 +124,7 @@ def run(name: str, model_dir: Path, columns: dict[str, list[str]], rounds: int) 
         command = [sys.executable, __file__, "--contender", name, str(model_dir), file.name, str(rounds)]
         answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     found: dict[str, Any] = json.loads(answer.splitlines()[-1])
+    print(f"{name}: {found['seconds']:.1f} s, {found['peak'] / 2**20:.0f} MiB", flush=True)
     return found
 
 
