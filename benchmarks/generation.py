@@ -188,7 +188,9 @@ def main() -> None:
                 work = mild(arguments.rows) if name == "mild" else ragged(arguments.rows)
                 results = compare_whole(work, arguments.rounds, scratch)
                 keep_lengths(work, results["all vLLM"]["lengths"])
-                title = f"{len(work.prompts)} rows, at most {work.cap} tokens, B = {work.batch}, start-ups included."
+                title = (
+                    f"{len(work.prompts)} rows, at most {work.cap} tokens, B = {work.batch}, with start-ups."
+                )
                 lines = whole_table(work, results, copy) + whole_misses(name, results)
             body = [*head, title, "", *lines]
             print("\n".join(body), flush=True)
