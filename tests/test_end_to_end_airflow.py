@@ -6,6 +6,7 @@ run while the tests wait for each other.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -65,6 +66,8 @@ JOBS = (
     _job("killed"),
     _job("empty", source="nothing"),
     _job("mistaken", input={"uri": f"{BUCKET}/in/{DATE}", "columns": {"text": "txt"}}),
+    _job("skipped", source="never", airflow={"on_missing_input": "skip"}),
+    _job("awaited", source="late", airflow={"on_missing_input": "wait", "aws_conn_id": "store"}),
 )
 
 
@@ -78,6 +81,13 @@ def _answers(model: Path) -> dict[str, Any]:
     job["generate"]["max_new_tokens"] = 24
     job["airflow"]["schedule"] = None
     return job
+
+
+def _connection(access: dict[str, str]) -> str:
+    """The store as an Airflow connection."""
+    extra = {"endpoint_url": access["AWS_ENDPOINT_URL"], "region_name": access["AWS_DEFAULT_REGION"]}
+    keys = {"login": access["AWS_ACCESS_KEY_ID"], "password": access["AWS_SECRET_ACCESS_KEY"]}
+    return json.dumps({"conn_type": "aws", **keys, "extra": extra})
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +108,7 @@ def airflow(s3_server: SeaweedStore, tmp_path_factory: pytest.TempPathFactory) -
         storage.put(f"{BUCKET}/nothing/{DATE}/nothing.parquet", sink.getvalue())
         environment = {
             **s3_server.env(),
+            "AIRFLOW_CONN_STORE": _connection(s3_server.env()),
             "STATICJOB_FLUSH_SECONDS": "0",
             "STATICJOB_CACHE": str(tmp_path_factory.mktemp("cache")),
         }
@@ -185,6 +196,12 @@ def _files(run: Run) -> dict[str, bytes]:
     return {o.uri.rpartition("/")[2]: storage.read(o.uri) for o in found if o.uri.endswith(".parquet")}
 
 
+def test_a_run_that_waits_for_its_input_holds_no_worker(runs: dict[str, Run]) -> None:
+    run = runs["awaited"]
+    run.until(lambda: run.states().get("prepare") == "deferred", "prepare")
+    write_input(f"{BUCKET}/late/{DATE}", texts(6), files=1)
+
+
 def test_the_output_has_every_input_row_once_in_the_inputs_order(runs: dict[str, Run]) -> None:
     run = runs["undisturbed"]
     run.succeeds()
@@ -239,6 +256,23 @@ def test_a_run_with_nothing_to_map_succeeds_with_a_manifest_of_no_rows(runs: dic
     assert run.states()["finish"] == "success"
     assert storage.read_json(run.output.manifest, Manifest).rows == 0
     assert storage.head(run.output.success) is not None
+
+
+def test_a_run_without_its_input_is_skipped_where_the_job_says_so(runs: dict[str, Run]) -> None:
+    run = runs["skipped"]
+    run.succeeds()
+    states = run.states()
+    assert states.pop("prepare") == "success"
+    assert len(states) == 6
+    assert set(states.values()) == {"skipped"}
+    assert storage.head(run.output.success) is None
+
+
+def test_a_run_goes_on_when_its_input_has_come(runs: dict[str, Run]) -> None:
+    run = runs["awaited"]
+    run.succeeds()
+    assert storage.read_json(run.output.manifest, Manifest).rows == 6
+    assert "waiting for it until" in run.log("prepare")
 
 
 def test_a_mistake_in_the_job_fails_at_the_first_try_with_one_clear_line(runs: dict[str, Run]) -> None:
