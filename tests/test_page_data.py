@@ -24,8 +24,6 @@ from staticjob.policy import Decision
 from staticjob.records import Progress
 from staticjob.status import SILENT_SECONDS, read_object, read_status
 
-NOW = dt.datetime.now(dt.UTC)
-
 
 @pytest.fixture
 def made(tmp_path: Path) -> Fabricated:
@@ -47,7 +45,7 @@ def progress(made: Fabricated, index: int, state: str = "running", age: float = 
         "rows_done": chunk.batch,
         "ledger": Ledger(useful=300, padding=212, slots=512),
         "seconds": 2.0,
-        "heartbeat": (NOW - dt.timedelta(seconds=age)).isoformat(),
+        "heartbeat": (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=age)).isoformat(),
         **more,
     }
     storage.put_json(made.work.progress(chunk.id), Progress.model_validate(record))
