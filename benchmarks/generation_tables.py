@@ -140,10 +140,11 @@ def _on_paper(work: Workload, results: dict[str, dict[str, Any]]) -> list[str]:
     seen.add_lengths(lengths)
     first = replay(lengths, prompt, work.cap, rates, told=False).seconds
     later = replay(lengths, prompt, work.cap, rates, earlier=seen).seconds
-    half = int(np.flatnonzero(np.array(survivors(lengths)) <= len(lengths) / 2)[0])
+    done = np.flatnonzero(np.array(survivors(lengths)) <= len(lengths) / 2)
+    half = f"Half of the rows were done at step {done[0]}." if len(done) else "Most rows reached the cap."
     return [
-        f"Half of the rows were done at step {half}. On paper, at these rates and without start-up of the "
-        f"static engine: all static {costs[work.cap]:.0f} s, all vLLM {costs[0]:.0f} s, the best common "
+        f"{half} On paper, at these rates and without start-up of the static engine: all static "
+        f"{costs[work.cap]:.0f} s, all vLLM {costs[0]:.0f} s, the best common "
         f"handover step {best} ({costs[best]:.0f} s). To that the rule loses {first - costs[best]:.0f} s "
         f"in a first run and {later - costs[best]:.0f} s in a later one; the other choice, the worse engine "
         f"alone, {max(costs[0], costs[work.cap]) - costs[best]:.0f} s.",
