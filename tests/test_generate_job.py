@@ -22,6 +22,7 @@ from staticjob.generating.tail_policy import TailPolicy
 from staticjob.layout import Output
 from staticjob.local_run import run_job
 from staticjob.planning import history
+from staticjob.prepare import prepare
 from staticjob.records import Commit
 from staticjob.report import Report
 from staticjob.running.progress import Reporter
@@ -189,6 +190,19 @@ def test_the_next_run_starts_from_this_ones_lengths_and_speed(tmp_path, model, t
     assert {s.length for s in found.generation.static_shapes} <= {16, 32}
     assert found.generation.seen(CAP).at_risk[CAP - 1] == ROWS
     assert found.generation.seen(2 * CAP) is None  # nothing is known beyond the cap
+
+
+def test_progress_in_rows_counts_every_sample_and_what_was_kept(tmp_path, model, texts, monkeypatch, caplog):
+    monkeypatch.setattr("staticjob.running.progress.LINE_SECONDS", 0)
+    work, prepared, _ = prepare(job(base(tmp_path, texts), model))
+    steps.tokenize(work, prepared, [split.id for split in prepared.splits])
+    plan, _ = steps.plan(work, prepared)
+    reporter = Reporter(plan, [chunk.id for chunk in plan.chunks])
+    with caplog.at_level(logging.INFO):
+        reporter.kept(plan.chunks[0].ledger, 6)
+        reporter.by_rows(2)
+        reporter.texts(10, 100)
+    assert f"{2 * 6 + 10} of {2 * ROWS} rows, {100 * 22 / 44:.0f}% of rows" in caplog.text
 
 
 class LongRowsLeave(TailPolicy):

@@ -86,7 +86,7 @@ def run_chunks(
         stop=stop,
         reporter=reporter,
     )
-    reporter.by_rows()
+    reporter.by_rows(setting.options.n)
     with ExitStack() as shown:
         chunks = []
         for chunk in todo:

@@ -42,9 +42,13 @@ class Reporter:
         if self._bar:
             self._bar.close()
 
-    def by_rows(self) -> None:
-        """Measure what is left in rows instead of slots."""
+    def by_rows(self, samples: int) -> None:
+        """Measure what is left in rows instead of slots, each row `samples` times."""
+        self._rows_total *= samples
+        self._rows *= samples
         self._total, self._unit = self._rows_total, "rows"
+        # What was found done before this was counted in slots.
+        self._slots = self._kept_slots = self._rows
 
     def texts(self, rows: int, tokens: int, kept: bool = False) -> None:
         """Rows answered with `tokens` in all, or found answered."""
