@@ -15,11 +15,11 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from usage import core_seconds, peak_bytes
 
 LIMIT = 512
 ARRIVAL_BATCH = 32
@@ -189,38 +189,6 @@ CONTENDERS: dict[str, type[Any]] = {
     "vllm": Vllm,
     "vllm-default": VllmDefault,
 }
-
-
-def family() -> list[Path]:
-    """This process and all that descend from it, as folders of /proc."""
-    parents: dict[str, str] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it ended meanwhile
-            parents[stat.parent.name] = stat.read_text().rpartition(")")[2].split()[1]
-    members = {str(os.getpid())}
-    while more := {pid for pid, parent in parents.items() if parent in members} - members:
-        members |= more
-    return [Path("/proc") / pid for pid in members]
-
-
-def peak_bytes() -> int:
-    """Sum of the peak resident memory of the processes of the family."""
-    total = 0
-    for process in family():
-        with suppress(OSError):
-            lines = (process / "status").read_text().splitlines()
-            total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
-    return total
-
-
-def core_seconds() -> float:
-    """Processor time the family has used, user and system."""
-    ticks = 0
-    for process in family():
-        with suppress(OSError):
-            fields = (process / "stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def main(name: str, path: str) -> None:

@@ -68,7 +68,7 @@ class Browser:
             }
             answer = self._send("POST", "/session", {"capabilities": {"alwaysMatch": capabilities}})
             self._session = f"/session/{answer['sessionId']}"
-        except BaseException:
+        except BaseException:  # an interrupt too must leave no driver behind
             self._driver.kill()
             self._driver.wait()
             raise
