@@ -86,6 +86,11 @@ def test_columns_of_untyped_formats_bend_where_no_digit_is_lost(
             assert unify(list(pair)).field("x").type == common
 
 
+def test_ids_of_two_widths_beside_a_csv_column_become_text_in_any_order() -> None:
+    for order in permutations([one(pa.int32()), one(INT), one(STRING, Kind.TEXT), one(pa.null(), Kind.NULL)]):
+        assert unify(order).field("x").type == STRING
+
+
 def test_kinds_join_in_any_order_and_never_lose_a_digit() -> None:
     for a in Kind:
         assert join_kinds([a]) is a

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from functools import reduce
 
 import pyarrow as pa
 from pyarrow import types
@@ -81,13 +82,12 @@ def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
     Raises DataError naming the column, both types and both files where there is no such type.
     """
-    fields: dict[str, pa.Field] = {}
+    columns: dict[str, list[pa.Field]] = {}
     for schema in schemas:
         for field in schema:
             field = pa.field(field.name, plain_type(field.type), metadata=field.metadata)
-            known = fields.get(field.name)
-            fields[field.name] = field if known is None else _unify_fields(known, field)
-    return pa.schema(list(fields.values()))
+            columns.setdefault(field.name, []).append(field)
+    return pa.schema([_unify_column(fields) for fields in columns.values()])
 
 
 def kept_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
@@ -131,6 +131,14 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
     if types.is_map(type_):
         return pa.map_(plain_type(type_.key_type), plain_type(type_.item_type))
     return type_
+
+
+def _unify_column(fields: Sequence[pa.Field]) -> pa.Field:
+    """One field for a column of many files, whatever their order: text that only spells a value must
+    meet the type that all typed files agree on, not that of the first."""
+    typed = [field for field in fields if kind_of(field) is None]
+    untyped = [field for field in fields if kind_of(field) is not None]
+    return reduce(_unify_fields, [reduce(_unify_fields, group) for group in (typed, untyped) if group])
 
 
 def _unify_fields(first: pa.Field, second: pa.Field) -> pa.Field:
