@@ -178,6 +178,18 @@ def test_a_csv_cell_that_is_not_utf8_is_a_row_error(tmp_path: Path) -> None:
     assert errors_of(batches) == {1: "row 1: column 'text' is not UTF-8 (byte 0xe9 at offset 3)"}
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Arrow tells of the bytes
+def test_a_csv_row_with_too_many_fields_and_other_bytes_is_a_row_error(tmp_path: Path) -> None:
+    content = '\ufeffid,té\n1,"ä\n"\n'.encode() + b"2,\xff,x\n3,\xfe\n" + "4,\U0001f44d\n".encode()
+    (tmp_path / "a.csv").write_bytes(content)
+    batches = read(only(tmp_path), ["id", "té"])
+    assert [row["té"] for row in rows_of(batches)] == ["ä\n", None, None, "\U0001f44d"]
+    assert errors_of(batches) == {
+        1: "row 1: 3 fields where 2 are expected",
+        2: "row 2: column 'té' is not UTF-8 (byte 0xfe at offset 0)",
+    }
+
+
 def test_csv_cells_may_hold_lines_quotes_and_more_than_a_block(tmp_path: Path) -> None:
     long = "x" * (BLOCKS[0] + 5)
     texts = ["a\nb", 'say ""hi""', *(f"t{i}" for i in range(200_000)), long, "last"]
@@ -186,6 +198,30 @@ def test_csv_cells_may_hold_lines_quotes_and_more_than_a_block(tmp_path: Path) -
     rows = rows_of(read(only(tmp_path), ["id", "text"]))
     assert [row["text"] for row in rows] == [text.replace('""', '"') for text in texts]
     assert [row["id"] for row in rows] == [str(i) for i in range(len(texts))]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Arrow tells of the bytes
+@pytest.mark.parametrize(
+    ("name", "content", "row"),
+    [
+        ("last.csv", 'id,text\n1,a\n2,"b\n3,c\n', 1),
+        ("first.csv", 'text,id\n"a,1\nb,2\n', 0),
+        ("bare.csv", 'id,text\n1,"a', 0),
+        ("bytes.csv", b'text,id\n"\xff,1\nb,2\n', 0),
+    ],
+)
+def test_a_csv_quote_left_open_is_refused_instead_of_swallowing_rows(
+    tmp_path: Path, name: str, content: str | bytes, row: int
+) -> None:
+    (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(DataError, match=rf"{name}: row {row}: a quote is left open"):
+        read(only(tmp_path))
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n\r\n"])
+def test_a_csv_cell_that_ends_with_a_newline_may_end_the_file(tmp_path: Path, end: str) -> None:
+    (tmp_path / "a.csv").write_bytes(f'id,text\n1,"a\n"{end}'.encode())
+    assert rows_of(read(only(tmp_path))) == [{"id": "1", "text": "a\n"}]
 
 
 def test_a_csv_column_that_stands_twice_is_refused_where_it_is_wanted(tmp_path: Path) -> None:
@@ -227,6 +263,14 @@ def test_parquet_text_that_is_not_utf8_is_a_row_error_and_half_characters_are_re
         None,
     ]
     assert list(errors_of(batches)) == [1]
+
+
+def test_kept_text_of_bytes_is_null_where_it_is_no_text(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": [b"a", b"\xff", None]}), tmp_path / "p.parquet")
+    file = only(tmp_path)
+    schema = dataset.kept_schema([batch.table.schema for batch in read(file, text=["text"])])
+    (table,) = dataset.read_kept(file, "all", schema)
+    assert table["text"].to_pylist() == ["a", None, None]
 
 
 def test_a_parquet_column_of_numbers_is_no_text(tmp_path: Path) -> None:

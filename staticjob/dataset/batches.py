@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from staticjob.dataset import csv, json_columns, jsonl, parquet
-from staticjob.dataset.schema import Kind, note
+from staticjob.dataset.schema import Kind, note, plain_type
 from staticjob.dataset.streams import reading
 from staticjob.dataset.text import decode_column, is_text
 from staticjob.errors import DataError
@@ -149,6 +149,8 @@ def _typed(file: InputFile, table: pa.Table, field: pa.Field) -> pa.ChunkedArray
 
 
 def _cast(file: InputFile, column: pa.ChunkedArray | pa.Array, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+    if types.is_string(field.type) and types.is_binary(plain_type(column.type)):
+        return decode_column(column)[0]  # a text column of bytes: those that are no text are rows in error
     try:
         return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
