@@ -2,7 +2,7 @@
 
 A claim is an object `_staticjob/claims/<n>.json` put if absent, n one more than the highest
 so far; the highest holds the prefix. Claims are never rewritten, so who comes first is decided
-by the store. A run that was overtaken notices before each object it would publish and stops.
+by the store. A run that was overtaken notices before each object it would publish or delete and stops.
 
 Four rules make the published objects all of one run, whatever the race:
   1. a run publishes an output file only while it holds the claim (`Claim.check`);
@@ -70,15 +70,28 @@ def hold(output: str, fingerprint: str) -> Claim:
 
 
 def end_other_success(claim: Claim) -> None:
-    """Delete `_SUCCESS` unless this run wrote it: its files are about to be replaced."""
+    """Delete `_SUCCESS` unless this run wrote it: its files are about to be replaced.
+
+    Raises DataError instead when the claim is lost: then it may be the winner's.
+    """
     written = success_of(claim.output)
     if written is not None and written != claim.fingerprint:
+        claim.check()
+        storage.delete([claim.output.success])
+
+
+def withdraw_success(claim: Claim) -> None:
+    """Delete `_SUCCESS` if this run wrote it."""
+    if success_of(claim.output) == claim.fingerprint:
         storage.delete([claim.output.success])
 
 
 def earlier_runs(claim: Claim) -> tuple[str, ...]:
-    """Fingerprints of the other runs that ever claimed this output."""
-    records = (storage.read_json(item.uri, ClaimRecord) for item in storage.list_objects(claim.output.claims))
+    """Fingerprints of the other runs that claimed this output before."""
+    earlier = [
+        item.uri for item in storage.list_objects(claim.output.claims) if _number(item.uri) < claim.number
+    ]
+    records = [storage.read_json(uri, ClaimRecord) for uri in earlier]
     return tuple(sorted({record.fingerprint for record in records} - {claim.fingerprint}))
 
 
@@ -94,7 +107,11 @@ def holder(output: Output) -> Claim | None:
     if newest is None:
         return None
     record = storage.read_json(newest, ClaimRecord)
-    return Claim(output, int(newest.rsplit("/", 1)[1].removesuffix(".json")), record.fingerprint)
+    return Claim(output, _number(newest), record.fingerprint)
+
+
+def _number(uri: str) -> int:
+    return int(uri.rsplit("/", 1)[1].removesuffix(".json"))
 
 
 def _lost(output: Output, fingerprint: str, newest: Claim | None) -> DataError:

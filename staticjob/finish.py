@@ -54,13 +54,16 @@ def finish(
         return before, True
     claim.end_other_success(held)
     _remove_left_overs(held, prepared)
+    held.check()
     storage.put_json(output.manifest, manifest)
+    held.check()
     write_report(list(commits.values()))
     try:
         check_error_rate(statuses, ceiling, plan, commits)
     except DataError:
-        storage.delete([output.success])
+        claim.withdraw_success(held)
         raise
+    held.check()
     write_history(manifest, list(commits.values()))
     _succeed(held)
     return manifest, False
@@ -151,6 +154,7 @@ def _remove_left_overs(held: claim.Claim, prepared: Prepared) -> None:
         if other is None:
             continue
         others = {file.output for file in other.files} - own
+        held.check()
         storage.delete([held.output.file(path) for path in sorted(others)])
 
 
@@ -161,6 +165,5 @@ def _succeed(held: claim.Claim) -> None:
     try:
         held.check()
     except DataError:
-        if claim.success_of(held.output) == held.fingerprint:
-            storage.delete([held.output.success])
+        claim.withdraw_success(held)
         raise

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +43,19 @@ def finish_it(made: Fabricated, calls: list[str] | None = None) -> tuple[Manifes
         write_report=write_report,
         write_history=write_history,
     )
+
+
+def before(
+    monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], None], module: str = "staticjob.finish"
+) -> None:
+    """Have `act` happen right before `step` of a module."""
+    real = getattr(sys.modules[module], step)
+
+    def delayed(*args: object) -> object:
+        act()
+        return real(*args)
+
+    monkeypatch.setattr(f"{module}.{step}", delayed)
 
 
 def rows_of(made: Fabricated) -> list[dict[str, object]]:
@@ -303,6 +317,65 @@ def test_output_files_only_an_earlier_run_had_are_gone_before_success(tmp_path: 
     assert storage.head(one.output.file("p3.parquet")) is None
     assert storage.read(stranger) == b"mine"
     assert rows_of(two) == rows_expected(two)
+
+
+def test_a_run_overtaken_while_it_audits_leaves_the_winners_files_and_manifest_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = fabricate(tmp_path, fingerprint=A)
+    two = fabricate(tmp_path, (40, 0, 7, 90, 5), fingerprint=B, groups=((4,), (0, 1, 2, 3)))
+    claim.take(one.output.uri, A)
+    merge_all(one)
+
+    def overtaken() -> None:
+        claim.take(two.output.uri, B)
+        merge_group(two.work, two.prepared, two.plan, two.group(0))
+
+    calls: list[str] = []
+    before(monkeypatch, "audit", overtaken)
+    with pytest.raises(DataError, match="has claimed this output"):
+        finish_it(one, calls)
+    assert two.published(4).to_pylist() == two.expected_rows(4)
+    assert storage.head(one.output.manifest) is None
+    assert calls == []
+
+
+def test_a_run_with_too_many_errors_leaves_the_success_of_the_run_that_overtook_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = fabricate(tmp_path, fingerprint=A, statuses=(Status.OK,) * 9 + (Status.ERROR,))
+    two = fabricate(tmp_path, fingerprint=B, scale=2.0)
+    claim.take(one.output.uri, A)
+    merge_all(one)
+
+    def overtaken() -> None:
+        monkeypatch.undo()
+        claim.take(two.output.uri, B)
+        merge_all(two)
+        finish_it(two)
+
+    before(monkeypatch, "check_error_rate", overtaken)
+    with pytest.raises(DataError, match="allows 1"):
+        finish_it(one)
+    assert claim.success_of(two.output) == B
+
+
+def test_a_merge_overtaken_before_it_publishes_leaves_the_winners_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = two_runs(tmp_path)
+    claim.take(one.output.uri, A)
+
+    def overtaken() -> None:
+        monkeypatch.undo()
+        claim.take(two.output.uri, B)
+        merge_all(two)
+        finish_it(two)
+
+    before(monkeypatch, "check_coverage", overtaken, module="staticjob.merge")
+    with pytest.raises(DataError, match="has claimed this output"):
+        merge_group(one.work, one.prepared, one.plan, one.group(0))
+    assert claim.success_of(two.output) == B
 
 
 def test_a_success_written_just_too_late_is_taken_back(
