@@ -103,7 +103,9 @@ def split_stats(rows: int) -> list[SplitStats]:
                 split=f"s{file:05d}",
                 parts=(part,),
                 slices=(
-                    SliceStats(file=file, first_row=0, rows=size, kept_schema=dataset.encode_schema(KEPT)),
+                    SliceStats(
+                        file=file, first_row=0, rows=size, items=size, kept_schema=dataset.encode_schema(KEPT)
+                    ),
                 ),
                 statuses={Status.OK: size},
                 arrival_slots=sum(
@@ -177,6 +179,7 @@ def write_results(work: Work, plan: Plan, sizes: list[int]) -> None:
         columns = [
             pa.array(file),
             pa.array(row),
+            pa.array(np.zeros(n, np.int32)),
             pa.array(["ok"] * n, pa.string()),
             pa.nulls(n, pa.string()),
             pa.array(np.full(n, chunk.length, np.int32)),

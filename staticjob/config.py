@@ -130,7 +130,10 @@ class LimitsConfig(Section):
         default="truncate", description="a longer row is cut (status truncated) or refused (too_long)"
     )
     max_error_rate: float = Field(
-        default=0.01, ge=0, le=1, description="share of rows with status error that fails the job"
+        default=0.01,
+        ge=0,
+        le=1,
+        description="share of rows (where they are lists, of elements) with status error that fails the job",
     )
 
 
@@ -298,6 +301,11 @@ class JobConfig(Section):
     airflow: AirflowConfig | None = None
 
     @property
+    def lists(self) -> bool:
+        """Whether rows are lists, whose elements are run each on its own."""
+        return TASKS[self.task].items in self.input.columns
+
+    @property
     def max_mapped_tasks(self) -> int:
         """Most tasks that one step is cut into, under a scheduler or not."""
         return (self.airflow or AirflowConfig()).max_mapped_tasks
@@ -320,6 +328,8 @@ class JobConfig(Section):
         group = self.rerank.group_by
         if group is not None and self.task != "rerank":
             raise ValueError(f"rerank.group_by: task {self.task} gives no ranks; leave it out")
+        if group is not None and self.lists:
+            raise ValueError("rerank.group_by: a list of documents is ranked in itself; leave it out")
         if group is not None and self.input.keep != "all" and group not in self.input.keep:
             raise ValueError(f"rerank.group_by: name column {group!r} in input.keep too")
         return self

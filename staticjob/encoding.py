@@ -79,13 +79,15 @@ def _convert_tokenizer(model_dir: Path, trust_remote_code: bool) -> Tokenizer:
 class Encoded:
     """Outcome of one row: ids to run, or a status with a reason.
 
-    `boundary` is the index of the first token of a second segment, -1 where there is none.
+    `boundary` is the index of the first token of a second segment, -1 where there is none. `items` are the
+    outcomes of the elements of a row that is a list: they stand for it, unless there are none.
     """
 
     ids: Sequence[int]
     status: Status
     reason: str = ""
     boundary: int = -1
+    items: tuple[Encoded, ...] | None = None
 
 
 class TextEncoder:

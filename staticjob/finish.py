@@ -14,7 +14,7 @@ from staticjob.errors import DataError
 from staticjob.layout import Output, Work
 from staticjob.ledger import Ledger
 from staticjob.merge import displaced
-from staticjob.merging.audit import audit, check_error_rate, too_many_errors
+from staticjob.merging.audit import audit, check_error_rate, item_statuses, too_many_errors
 from staticjob.merging.gather import LOOKUPS_AHEAD, in_order, read_commits
 from staticjob.planning.rates import measured_rates
 from staticjob.records import Commit, Manifest, MergeCommit, MergeGroup, Plan, Prepared, Status
@@ -47,9 +47,9 @@ def finish(
     statuses = audit(prepared, plan, commits, merges)
     _check_standing(work, prepared, merges)
     manifest = _manifest(prepared, plan, commits, merges, statuses, command)
-    ceiling = prepared.config.limits.max_error_rate
+    counted, ceiling = item_statuses(plan, commits.values()), prepared.config.limits.max_error_rate
     before = _finished(output, manifest)
-    if before is not None and not too_many_errors(statuses, ceiling):
+    if before is not None and not too_many_errors(counted, ceiling):
         log.info("%s: finished before by the same run, nothing to do", output.uri)
         return before, True
     claim.end_other_success(held)
@@ -59,7 +59,7 @@ def finish(
     held.check()
     write_report(list(commits.values()))
     try:
-        check_error_rate(statuses, ceiling, plan, commits)
+        check_error_rate(counted, ceiling, plan, commits)
     except DataError:
         claim.withdraw_success(held)
         raise

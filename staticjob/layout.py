@@ -94,6 +94,10 @@ class Work:
         """Rows answered without a model (empty, null, too_long, error): Arrow IPC, in row order."""
         return join(self.uri, "tokens", f"{split}.answered.arrow")
 
+    def items(self, split: str) -> str:
+        """Elements of every row of a split, in row order, where rows are lists."""
+        return join(self.uri, "tokens", f"{split}.items")
+
     def part_rows(self, part: str) -> str:
         return join(self.uri, "tokens", f"{part}.rows")
 

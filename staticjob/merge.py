@@ -27,9 +27,11 @@ from staticjob.merging.gather import (
     read_commits,
     result_heads,
 )
+from staticjob.merging.listed import SCORE, ListRows, list_fields, read_counts
 from staticjob.merging.publish import (
     ROW_GROUP_BYTES,
     ParquetLayout,
+    SpoolRows,
     Tally,
     changed,
     output_schema,
@@ -72,12 +74,14 @@ def merge_group(
         return merged, True
     chunks = commits() if commits else read_commits(work, plan.chunks)
     computed = result_heads(work, chunks)
-    heads = _planned_heads(prepared) if computed is None else [*computed, *_ranks(prepared)]
+    heads = _planned_heads(prepared) if computed is None else _output_heads(prepared, computed)
     kept_schema = dataset.decode_schema(plan.kept_schema)
     schema = output_schema(kept_schema, heads)
-    places = Places.of(group, plan)
-    with Spool(places.rows, heads, scratch_folder()) as spool:
-        fill(spool, places, work=work, prepared=prepared, commits=chunks, heads=computed or heads)
+    lists = prepared.config.lists
+    places = Places.of(group, plan, read_counts(work, prepared, group.files) if lists else None)
+    spooled = [SCORE] if lists else heads
+    with Spool(places.size, spooled, scratch_folder()) as spool:
+        fill(spool, places, work=work, prepared=prepared, commits=chunks, heads=computed or spooled)
         check_coverage(spool.seal(), places, prepared, group.id)
         claim.end_other_success(held)
         layout = ParquetLayout.of(schema, heads, prepared.config.output.compression)
@@ -88,6 +92,7 @@ def merge_group(
         group=group.id,
         files=files,
         statuses=total.by_status(),
+        items=dict(total.items),
         engines=dict(total.engines),
         n_tokens=total.n_tokens,
         seconds=time.perf_counter() - started,
@@ -118,24 +123,29 @@ class _Publication:
     def one(self, index: int) -> tuple[OutputFile, Tally]:
         """Publish the group's file number `index`; returns it as it then lies in the store."""
         file = self.prepared.files[self.places.files[index]]
-        start, stop = self.places.starts[index], self.places.starts[index + 1]
+        before, stop = self.places.rows[index], self.places.rows[index + 1]
+        first, count = self.places.starts[index], stop - before
         uri = self.held.output.file(file.output)
-        self._rank(file, start, stop)
+        rows: SpoolRows | ListRows = SpoolRows(self.spool, first)
+        if self.places.counts is not None:
+            rows = ListRows(self.spool, first, self.places.counts[before:stop])
+        self._rank(file, first, first + count)
         tally = write_file(
             uri,
             file,
             self._kept(file),
-            spool=self.spool,
-            start=start,
-            stop=stop,
+            rows=rows,
+            count=count,
             layout=self.layout,
             before_publish=self.held.check,
         )
+        if isinstance(rows, ListRows):
+            tally.items = rows.statuses
         found = storage.head(uri)
         if found is None:
             raise DataError(f"{uri}: gone right after it was written; is another job using this output?")
         published = OutputFile(
-            index=file.index, path=file.output, rows=stop - start, size=found.size, version=found.version
+            index=file.index, path=file.output, rows=count, size=found.size, version=found.version
         )
         return published, tally
 
@@ -194,9 +204,11 @@ def _commit(work: Work, prepared: Prepared, group: MergeGroup, merged: MergeComm
     return other or merged
 
 
-def _ranks(prepared: Prepared) -> list[pa.Field]:
-    """The column that no chunk can compute: it depends on the rows of other chunks."""
-    return [RANK] if prepared.config.rerank.group_by else []
+def _output_heads(prepared: Prepared, computed: Sequence[pa.Field]) -> list[pa.Field]:
+    """With the columns that no chunk can compute: they depend on the results of other chunks."""
+    if prepared.config.lists:
+        return list_fields(*computed)
+    return [*computed, RANK] if prepared.config.rerank.group_by else list(computed)
 
 
 def _planned_heads(prepared: Prepared) -> list[pa.Field]:

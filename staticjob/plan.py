@@ -7,7 +7,7 @@ on the number of rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from staticjob.config import BatchingConfig
@@ -19,7 +19,18 @@ from staticjob.planning.decoding import LEAST_DECODE_BATCHES, START_SECONDS, Gro
 from staticjob.planning.forecast import assumed_rates, chunk_seconds, forecast, rung_cost_slots
 from staticjob.planning.grouping import group_files, pack_chunks
 from staticjob.planning.head_sizes import HeadSizes
-from staticjob.records import Chunk, Orders, Plan, Prepared, Rates, RowError, Rung, SplitStats, Status
+from staticjob.records import (
+    Chunk,
+    Orders,
+    Plan,
+    Prepared,
+    Rates,
+    RowError,
+    Rung,
+    SliceStats,
+    SplitStats,
+    Status,
+)
 from staticjob.terminal.units import plural
 
 # Chunks wanted over the whole job, unless they get too small or too large to be worth a commit.
@@ -80,7 +91,7 @@ def make_plan(
         start_seconds=START_SECONDS if growth else working_rates.start_seconds,
         max_packs=config.max_mapped_tasks,
     )
-    file_rows = count_file_rows(splits, len(prepared.files))
+    file_rows = count_files(splits, len(prepared.files), lambda piece: piece.rows)
     ledger = sum((chunk.ledger for chunk in chunks), Ledger())
     return Plan(
         fingerprint=prepared.fingerprint,
@@ -90,7 +101,7 @@ def make_plan(
         packs=packs,
         groups=group_files(
             prepared.files,
-            file_rows,
+            count_files(splits, len(prepared.files), lambda piece: piece.items),
             result_row_bytes=head.row_bytes,
             max_groups=config.max_mapped_tasks,
         ),
@@ -142,13 +153,15 @@ def sorted_slots(histogram: Mapping[int, int], batch: int = SORTED_BATCH) -> int
     return slots
 
 
-def count_file_rows(splits: Sequence[SplitStats], files: int) -> tuple[int, ...]:
-    """Rows of every input file, by file index."""
-    rows = [0] * files
+def count_files(
+    splits: Sequence[SplitStats], files: int, size: Callable[[SliceStats], int]
+) -> tuple[int, ...]:
+    """Sum of `size` over the slices of every input file, by file index."""
+    total = [0] * files
     for split in splits:
         for piece in split.slices:
-            rows[piece.file] += piece.rows
-    return tuple(rows)
+            total[piece.file] += size(piece)
+    return tuple(total)
 
 
 def _longest_rung(histogram: Mapping[int, int], ladder: Sequence[int] | None, max_length: int) -> int:

@@ -22,8 +22,8 @@ from staticjob.models import model_files
 from staticjob.models.max_length import max_length
 from staticjob.records import InputFile, ModelFiles, Prepared, Started
 
-# Raised whenever the engine's arithmetic changes: results of two revisions are never mixed.
-ENGINE_REVISION = 1
+# Raised whenever the engine's arithmetic or what a work prefix holds changes: two revisions never mix.
+ENGINE_REVISION = 2
 # Settings that change no result, so that a new price or schedule still resumes.
 NEUTRAL = (
     "name",

@@ -96,10 +96,21 @@ class Started(Record):
 
 # One row of a part's `.rows` object; rows of a part are sorted by token count, longest first.
 # `boundary` is the index of the first token of a second segment (a pair's second text, a
-# continuation), or -1 where there is none.
+# continuation), or -1 where there is none; `item` numbers the elements of a row that is a list, each of
+# which is run on its own, and is 0 for other rows.
 ROW_DTYPE = np.dtype(
-    [("row", "<i8"), ("file", "<i4"), ("length", "<i4"), ("boundary", "<i4"), ("truncated", "<i4")]
+    [
+        ("row", "<i8"),
+        ("file", "<i4"),
+        ("item", "<i4"),
+        ("length", "<i4"),
+        ("boundary", "<i4"),
+        ("truncated", "<i4"),
+    ]
 )
+# Elements per row of a split's `.items` object, in the order read: NO_LIST where the row is no list.
+ITEMS_DTYPE = np.dtype("<i4")
+NO_LIST = -1
 # Token ids in a part's `.ids` object: the rows' ids one after another, in the order of `.rows`.
 ID_DTYPE = np.dtype("<i4")
 
@@ -120,6 +131,7 @@ class SliceStats(Record):
     file: int
     first_row: int
     rows: int
+    items: int = Field(description="rows, where a row is a list its elements (at least one)")
     kept_schema: str = Field(description="base64 of the Arrow IPC schema of the kept columns")
 
 
@@ -138,7 +150,7 @@ class SplitStats(Record):
     split: str
     parts: tuple[PartStats, ...]
     slices: tuple[SliceStats, ...]
-    statuses: dict[Status, int]
+    statuses: dict[Status, int] = Field(description="items per status")
     arrival_slots: int = Field(
         description="slots of the runnable rows in arrival order, 32 at a time, padded to the longest"
     )
@@ -187,7 +199,7 @@ class MergeGroup(Record):
 
     id: str
     files: tuple[int, ...]
-    rows: int
+    items: int
 
 
 class Orders(Record):
@@ -274,7 +286,7 @@ class Plan(Record):
     groups: tuple[MergeGroup, ...]
     file_rows: tuple[int, ...] = Field(description="rows of every input file, by file index")
     kept_schema: str = Field(description="base64 of the unified Arrow IPC schema of the kept columns")
-    statuses: dict[Status, int]
+    statuses: dict[Status, int] = Field(description="items per status: rows, or the elements of lists")
     first_errors: tuple[RowError, ...]
     ledger: Ledger
     orders: Orders
@@ -284,8 +296,13 @@ class Plan(Record):
 
     @property
     def answered(self) -> dict[Status, int]:
-        """Rows per status that tokenize answered: no chunk runs them."""
-        return {status: rows for status, rows in self.statuses.items() if status not in WITH_RESULT}
+        """Items per status that tokenize answered: no chunk runs them."""
+        return {status: items for status, items in self.statuses.items() if status not in WITH_RESULT}
+
+    @property
+    def items(self) -> int:
+        """Rows, or the elements of rows that are lists."""
+        return sum(self.statuses.values())
 
 
 class Progress(Record):
@@ -359,7 +376,10 @@ class MergeCommit(Record):
 
     group: str
     files: tuple[OutputFile, ...]
-    statuses: dict[Status, int]
+    statuses: dict[Status, int] = Field(description="rows per status")
+    items: dict[Status, int] = Field(
+        default_factory=dict, description="elements per status of rows that are lists"
+    )
     engines: dict[str, int] = Field(default_factory=dict, description="rows with a result per engine")
     n_tokens: int = Field(description="tokens of the rows with a result")
     seconds: float

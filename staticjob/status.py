@@ -12,7 +12,7 @@ from staticjob import claim, storage
 from staticjob.errors import ConfigError
 from staticjob.layout import WORK_FOLDER, Output, Work
 from staticjob.ledger import Ledger
-from staticjob.merging.audit import row_statuses, too_many_errors
+from staticjob.merging.audit import item_statuses, too_many_errors
 from staticjob.record import Record
 from staticjob.records import Commit, PinnedObject, Plan, Prepared, Progress, RowError, Started, Status
 
@@ -81,7 +81,7 @@ class JobStatus:
         """Why the job does not go on, as far as its objects say."""
         lines = [f"{p.chunk}: {p.reason}" for p in self.progress if p.state in ("failed", "stopped")]
         if self.plan and self.state == "failed" and not lines:
-            failed = row_statuses(self.plan, self.commits)[Status.ERROR]
+            failed = item_statuses(self.plan, self.commits)[Status.ERROR]
             ceiling = self.prepared.config.limits.max_error_rate
             lines.append(f"{failed} rows have status error, limits.max_error_rate allows {ceiling:.2%}")
         return lines
@@ -180,7 +180,7 @@ def _state(
     if plan is None:
         return "tokenizing" if splits_done else "prepared"
     if len(commits) == len(plan.chunks):
-        failed = too_many_errors(row_statuses(plan, commits), prepared.config.limits.max_error_rate)
+        failed = too_many_errors(item_statuses(plan, commits), prepared.config.limits.max_error_rate)
         return "failed" if failed else "merging"
     if any(p.state == "running" and alive(p) for p in progress):
         return "running"

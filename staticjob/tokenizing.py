@@ -17,6 +17,8 @@ from staticjob.encoding import Encoded
 from staticjob.layout import Work
 from staticjob.records import (
     ID_DTYPE,
+    ITEMS_DTYPE,
+    NO_LIST,
     ROW_DTYPE,
     FileSlice,
     Prepared,
@@ -46,6 +48,8 @@ def tokenize_split(work: Work, prepared: Prepared, split: Split, encoder: RowEnc
     state.parts.flush()
     state.close_arrival()
     storage.put(work.answered(split.id), results.to_ipc(state.answered_table()))
+    if prepared.config.lists:
+        storage.put(work.items(split.id), np.concatenate([*state.items, np.empty(0, ITEMS_DTYPE)]).tobytes())
     stats = SplitStats(
         split=split.id,
         parts=tuple(state.parts.parts),
@@ -68,6 +72,7 @@ class _SplitState:
     statuses: Counter[Status] = field(default_factory=Counter)
     first_errors: list[RowError] = field(default_factory=list)
     answered: list[pa.Table] = field(default_factory=list)
+    items: list[NDArray[np.int32]] = field(default_factory=list)
     arrival_slots: int = 0
     _waiting: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
 
@@ -84,8 +89,8 @@ class _SplitState:
             self.arrival_slots += int(self._waiting.max()) * len(self._waiting)
             self._waiting = self._waiting[:0]
 
-    def answer(self, rows: list[tuple[int, int, str, str]]) -> None:
-        """Keep the outcome of rows (file, row, status, reason) that no model has to see."""
+    def answer(self, rows: list[tuple[int, int, int, str, str]]) -> None:
+        """Keep the outcome of rows (file, row, item, status, reason) that no model has to see."""
         if not rows:
             return
         columns = [*zip(*rows, strict=True), (0,) * len(rows)]
@@ -104,7 +109,7 @@ def _tokenize_slice(
     roles = config.input.columns
     texts = [column for role, column in roles.items() if role not in tasks.STRUCTURED]
     schemas: list[pa.Schema] = []
-    rows = 0
+    rows = items = 0
     columns = (
         None if config.input.keep == "all" else list(dict.fromkeys([*roles.values(), *config.input.keep]))
     )
@@ -124,33 +129,46 @@ def _tokenize_slice(
         outcomes = encoder.encode(values)
         for row, reason in errors.items():
             outcomes[row - batch.first_row] = Encoded((), Status.ERROR, reason)
-        _record(file.path, piece.file, batch.first_row, outcomes, state)
+        if config.lists:
+            counts = [NO_LIST if o.items is None else len(o.items) for o in outcomes]
+            state.items.append(np.array(counts, ITEMS_DTYPE))
+        items += _record(file.path, piece.file, batch.first_row, outcomes, state)
         rows += batch.rows
     return SliceStats(
         file=piece.file,
         first_row=piece.first_row,
         rows=rows,
+        items=items,
         kept_schema=dataset.encode_schema(dataset.unify(schemas)),
     )
 
 
-def _record(path: str, file: int, first_row: int, outcomes: list[Encoded], state: _SplitState) -> None:
-    """Send runnable rows to the part and the others to the answered rows."""
-    runnable = [(i, o) for i, o in enumerate(outcomes) if o.ids]
+def _record(path: str, file: int, first_row: int, outcomes: list[Encoded], state: _SplitState) -> int:
+    """Send what is runnable to the part, the others to the answered rows; returns how many items it was."""
+    items = [
+        (first_row + i, number, item)
+        for i, outcome in enumerate(outcomes)
+        for number, item in enumerate(outcome.items or (outcome,))
+    ]
+    runnable = [(row, number, o) for row, number, o in items if o.ids]
     records = np.zeros(len(runnable), dtype=ROW_DTYPE)
     records["file"] = file
-    records["row"] = [first_row + i for i, _ in runnable]
-    records["length"] = [len(o.ids) for _, o in runnable]
-    records["truncated"] = [o.status is Status.TRUNCATED for _, o in runnable]
-    records["boundary"] = [o.boundary for _, o in runnable]
-    ids = np.fromiter(chain.from_iterable(o.ids for _, o in runnable), ID_DTYPE, int(records["length"].sum()))
+    records["row"] = [row for row, _, _ in runnable]
+    records["item"] = [number for _, number, _ in runnable]
+    records["length"] = [len(o.ids) for _, _, o in runnable]
+    records["truncated"] = [o.status is Status.TRUNCATED for _, _, o in runnable]
+    records["boundary"] = [o.boundary for _, _, o in runnable]
+    ids = np.fromiter(
+        chain.from_iterable(o.ids for _, _, o in runnable), ID_DTYPE, int(records["length"].sum())
+    )
     state.parts.add(records, ids)
     state.count_arrival(records["length"])
-    state.statuses.update(outcome.status for outcome in outcomes)
-    others = [(i, o) for i, o in enumerate(outcomes) if not o.ids]
-    state.answer([(file, first_row + i, o.status.value, o.reason) for i, o in others])
-    for i, outcome in others:
+    state.statuses.update(o.status for _, _, o in items)
+    others = [(row, number, o) for row, number, o in items if not o.ids]
+    state.answer([(file, row, number, o.status.value, o.reason) for row, number, o in others])
+    for row, _, outcome in others:
         if outcome.status is Status.ERROR and len(state.first_errors) < FIRST_ERRORS:
             state.first_errors.append(
-                RowError(file=path, row=first_row + i, status=outcome.status, reason=outcome.reason)
+                RowError(file=path, row=row, status=outcome.status, reason=outcome.reason)
             )
+    return len(items)

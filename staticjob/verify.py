@@ -77,6 +77,7 @@ class Sample:
 
     file: int
     row: int
+    item: int
     boundary: int
     ids: NDArray[np.int32]
     published: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -229,7 +230,8 @@ def _read_rows(work: Work, chunk: Chunk, at: NDArray[np.int64]) -> Iterator[Samp
             record = records[i]
             length = int(record["length"])
             ids = read_ids(work, span.part, int(ends[i]) - length, length)
-            yield Sample(int(record["file"]), int(record["row"]), int(record["boundary"]), ids)
+            file, row, item, boundary = (int(record[name]) for name in ("file", "row", "item", "boundary"))
+            yield Sample(file, row, item, boundary, ids)
 
 
 def _read_published(prepared: Prepared, samples: Sequence[Sample], heads: Sequence[str]) -> None:
@@ -244,11 +246,17 @@ def _read_published(prepared: Prepared, samples: Sequence[Sample], heads: Sequen
         if pin is None:
             raise DataError(f"{uri}: not published yet; verify compares with a merged output")
         with pq.ParquetFile(pa.PythonFile(storage.open_pinned(pin), "r")) as parquet:
-            _read_groups(uri, parquet, sorted(own, key=lambda s: s.row), heads)
+            _read_groups(uri, parquet, sorted(own, key=lambda s: s.row), heads, prepared.config.lists)
 
 
-def _read_groups(uri: str, parquet: pq.ParquetFile, samples: Sequence[Sample], heads: Sequence[str]) -> None:
-    """Read the row groups that hold `samples` (ascending rows), head columns and outcome alone."""
+def _read_groups(
+    uri: str, parquet: pq.ParquetFile, samples: Sequence[Sample], heads: Sequence[str], lists: bool
+) -> None:
+    """Read the row groups that hold `samples` (ascending rows), head columns and outcome alone.
+
+    lists: a head's results are the elements of a column of lists, named with an s.
+    """
+    columns = {name: f"{name}s" if lists else name for name in heads}
     metadata = parquet.metadata
     ends = np.cumsum([metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)])
     if samples[-1].row >= metadata.num_rows:
@@ -257,13 +265,16 @@ def _read_groups(uri: str, parquet: pq.ParquetFile, samples: Sequence[Sample], h
     for sample in samples:
         by_group[int(np.searchsorted(ends, sample.row, side="right"))].append(sample)
     for group, own in by_group.items():
-        table = parquet.read_row_group(group, columns=[*heads, "status", "engine"]).combine_chunks()
+        table = parquet.read_row_group(
+            group, columns=[*columns.values(), "status", "engine"]
+        ).combine_chunks()
         start = int(ends[group]) - metadata.row_group(group).num_rows
-        values = {name: _values(table[name].chunk(0)) for name in heads}
+        values = {name: _values(table[column].chunk(0)) for name, column in columns.items()}
         for sample in own:
             i = sample.row - start
             if table["status"][i].as_py() in WITH_RESULT and table["engine"][i].as_py() == "static":
-                sample.published.update({name: values[name][i] for name in heads})
+                found = {name: values[name][i] for name in heads}
+                sample.published.update({n: v[sample.item] for n, v in found.items()} if lists else found)
 
 
 def _run_again(

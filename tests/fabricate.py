@@ -245,6 +245,7 @@ def _answered(files: list[int], statuses: list[list[Status]]) -> pa.Table:
         {
             "file": f,
             "row": r,
+            "item": 0,
             "status": status.value,
             "reason": REASONS.get(status, "line is not JSON"),
             "n_tokens": 0,
@@ -293,7 +294,7 @@ def _plan(
         chunks=chunks,
         packs=tuple((c.id,) for c in chunks),
         groups=tuple(
-            MergeGroup(id=f"g{i:05d}", files=files, rows=sum(rows[f] for f in files))
+            MergeGroup(id=f"g{i:05d}", files=files, items=sum(rows[f] for f in files))
             for i, files in enumerate(groups)
         ),
         file_rows=rows,

@@ -77,7 +77,7 @@ def split(number: int, parts: Sequence[Sequence[int]], arrival_slots: int | None
     return SplitStats(
         split=name,
         parts=tuple(part(f"{name}-p{i}", lengths) for i, lengths in enumerate(parts)),
-        slices=(SliceStats(file=number, first_row=0, rows=rows, kept_schema=""),),
+        slices=(SliceStats(file=number, first_row=0, rows=rows, items=rows, kept_schema=""),),
         statuses={Status.OK: rows} if rows else {},
         arrival_slots=(
             sum(len(rows) * max(rows) for rows in padded) if arrival_slots is None else arrival_slots

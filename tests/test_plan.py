@@ -194,7 +194,7 @@ def test_five_thousand_files_stay_under_the_mapping_limit() -> None:
     assert len(plan.packs) <= 40
     assert len(plan.groups) <= 40
     assert [file for group in plan.groups for file in group.files] == list(range(5_000))
-    assert sum(group.rows for group in plan.groups) == sum(plan.file_rows) == 250_000
+    assert sum(group.items for group in plan.groups) == sum(plan.file_rows) == 250_000
 
 
 def airflow_job(limit: int, **batching: object) -> JobConfig:

@@ -107,6 +107,7 @@ def result_table(
         status = Status.ERROR if failed else Status.TRUNCATED if truncated else Status.OK
         columns["file"].append(file)
         columns["row"].append(row)
+        columns["item"].append(int(record["item"]))
         columns["status"].append(status.value)
         cut = f"cut to {length} tokens" if truncated else None
         columns["reason"].append(failed.reason if failed else cut)

@@ -38,14 +38,15 @@ def audit(
                 f"{file.output}: published with {published_rows[file.index]} rows, {planned} planned (once); "
                 "delete the work prefix and run the job again"
             )
-    published = _total(merged.statuses for merged in merges)
-    expected = row_statuses(plan, commits.values())
+    published = _total(merged.items or merged.statuses for merged in merges)
+    expected = item_statuses(plan, commits.values())
     if published != expected:
         raise DataError(
             f"statuses differ: published {_spell(published)}, computed and answered "
             f"{_spell(expected)}; delete the work prefix and run the job again"
         )
-    return {status: published[status] for status in Status if published[status]}
+    rows = _total(merged.statuses for merged in merges)
+    return {status: rows[status] for status in Status if rows[status]}
 
 
 def _as_planned(commit: Commit, chunk: Chunk) -> bool:
@@ -56,8 +57,8 @@ def _as_planned(commit: Commit, chunk: Chunk) -> bool:
     return commit.ledger == (texts.prompts + texts.decode if texts else chunk.ledger)
 
 
-def row_statuses(plan: Plan, commits: Iterable[Commit]) -> Counter[Status]:
-    """Rows per status that tokenize answered and these commits computed."""
+def item_statuses(plan: Plan, commits: Iterable[Commit]) -> Counter[Status]:
+    """Rows, or the elements of rows that are lists, per status: answered by tokenize and computed here."""
     return _total(commit.statuses for commit in commits) + Counter(plan.answered)
 
 

@@ -10,7 +10,7 @@ import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -42,6 +42,7 @@ class Tally:
     n_tokens: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     engines: Counter[str] = field(default_factory=Counter)
+    items: Counter[Status] = field(default_factory=Counter)
 
     def add(self, table: pa.Table) -> None:
         """Count the rows of one output row group."""
@@ -59,6 +60,7 @@ class Tally:
             self.n_tokens + other.n_tokens,
             self.statuses + other.statuses,
             self.engines + other.engines,
+            self.items + other.items,
         )
 
     def by_status(self) -> dict[Status, int]:
@@ -75,6 +77,32 @@ def output_schema(kept: pa.Schema, heads: Sequence[pa.Field]) -> pa.Schema:
             f"({', '.join(sorted(own))}); name the columns to keep without it, or rename it in the input"
         )
     return pa.schema([*kept, *heads, *OUTCOME])
+
+
+class Rows(Protocol):
+    """Where the rows of one output file come from."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row's results, on average."""
+
+    def read(self, start: int, stop: int) -> dict[str, pa.Array]:
+        """Result columns of rows start..stop of the file."""
+
+
+@dataclass(frozen=True)
+class SpoolRows:
+    """Rows that lie in a spool one by one, from position `first` on."""
+
+    spool: Spool
+    first: int
+
+    @property
+    def row_bytes(self) -> int:
+        return self.spool.row_bytes
+
+    def read(self, start: int, stop: int) -> dict[str, pa.Array]:
+        return self.spool.read(self.first + start, self.first + stop)
 
 
 @dataclass(frozen=True)
@@ -108,13 +136,12 @@ def write_file(
     file: InputFile,
     kept: Iterator[pa.Table] | None,
     *,
-    spool: Spool,
-    start: int,
-    stop: int,
+    rows: Rows,
+    count: int,
     layout: ParquetLayout,
     before_publish: Callable[[], None],
 ) -> Tally:
-    """Write the output of one input file from rows start..stop of the spool.
+    """Write the output of one input file of `count` rows.
 
     kept: kept columns in row order, in batches; None when the job keeps none.
     before_publish: called when all is written and nothing visible yet; its exception aborts.
@@ -123,17 +150,17 @@ def write_file(
     tally = Tally()
     with storage.writer(uri) as sink:
         with pq.ParquetWriter(sink, layout.schema, **layout.options) as parquet:
-            at = start
-            for rows, columns in _row_groups(kept, stop - start, spool.row_bytes):
-                if at + rows > stop:
-                    raise changed(file, stop - start, "more")
-                values = {**columns, **spool.read(at, at + rows)}
+            at = 0
+            for n, columns in _row_groups(kept, count, rows.row_bytes):
+                if at + n > count:
+                    raise changed(file, count, "more")
+                values = {**columns, **rows.read(at, at + n)}
                 table = pa.table([values[name] for name in layout.schema.names], schema=layout.schema)
-                parquet.write_table(table, row_group_size=rows)
+                parquet.write_table(table, row_group_size=n)
                 tally.add(table)
-                at += rows
-        if at != stop:
-            raise changed(file, stop - start, str(at - start))
+                at += n
+        if at != count:
+            raise changed(file, count, str(at))
         before_publish()
     return tally
 

@@ -49,19 +49,22 @@ def pack_chunks(
 
 
 def group_files(
-    files: Sequence[InputFile], file_rows: Sequence[int], *, result_row_bytes: int, max_groups: int
+    files: Sequence[InputFile], file_items: Sequence[int], *, result_row_bytes: int, max_groups: int
 ) -> tuple[MergeGroup, ...]:
-    """Output files in input order, packed until a group holds enough rows or result bytes."""
+    """Output files in input order, packed until a group holds enough results by number or bytes.
+
+    `file_items`: results of every file, of rows that are lists those of their elements.
+    """
     capacity = min(GROUP_ROWS, GROUP_RESULT_BYTES // max(1, result_row_bytes))
-    groups = _fill_groups(file_rows, capacity)
+    groups = _fill_groups(file_items, capacity)
     while len(groups) > max_groups:
         capacity *= 2
-        groups = _fill_groups(file_rows, capacity)
+        groups = _fill_groups(file_items, capacity)
     return tuple(
         MergeGroup(
             id=f"g{number:05d}",
             files=tuple(files[i].index for i in group),
-            rows=sum(file_rows[i] for i in group),
+            items=sum(file_items[i] for i in group),
         )
         for number, group in enumerate(groups)
     )

@@ -40,9 +40,11 @@ def head_sizes(
     """Sizes of the job's head on a device of `kind`; lists and texts are taken to hold `cap` tokens."""
     if tasks.TASKS[job.task].generates:
         return HeadSizes(row_bytes(fields, cap), _vocabulary_matrix(config))
+    head = tasks.module(job.task).head(job, model_dir)
+    if job.lists:  # their elements are run and kept one by one
+        fields = [field.arrow() for field in head.fields()]
     # The texts of all other tasks are the names of labels.
     width = row_bytes(fields, cap if any(pa.types.is_list(field.type) for field in fields) else 0)
-    head = tasks.module(job.task).head(job, model_dir)
     sizes = Dimensions.of(config)
     if head.loads == "AutoModelForSequenceClassification":
         labels = len(config.get("id2label") or {}) or 2

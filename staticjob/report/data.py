@@ -91,7 +91,8 @@ class Report(Record):
     generated: str
     files: int
     rows: int
-    statuses: dict[Status, int] = Field(description="rows answered so far")
+    items: int = Field(description="rows, or the elements of rows that are lists")
+    statuses: dict[Status, int] = Field(description="items answered so far")
     rows_pending: int
     chunks_done: int
     chunks: int

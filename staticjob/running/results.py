@@ -21,6 +21,7 @@ ANSWERED_SCHEMA = pa.schema(
     [
         pa.field("file", pa.int32()),
         pa.field("row", pa.int64()),
+        pa.field("item", pa.int32()),
         pa.field("status", pa.string()),
         pa.field("reason", pa.string()),
         pa.field("n_tokens", pa.int32()),
@@ -61,6 +62,7 @@ def batch_table(
     arrays = {
         "file": pa.array(rows["file"]),
         "row": pa.array(rows["row"]),
+        "item": pa.array(rows["item"]),
         "status": pa.array(statuses, pa.string()),
         "reason": pa.array(notes, pa.string()),
         "n_tokens": pa.array(rows["length"]),
@@ -101,9 +103,9 @@ def vectors(array: pa.FixedSizeListArray) -> NDArray[np.generic]:
 
 
 def sort_rows(table: pa.Table) -> pa.Table:
-    """The table sorted by (file, row), its columns in one piece each."""
+    """The table sorted by (file, row, item), its columns in one piece each."""
     table = table.combine_chunks()
-    order = np.lexsort((table["row"].to_numpy(), table["file"].to_numpy()))
+    order = np.lexsort([table[name].to_numpy() for name in ("item", "row", "file")])
     return pa.table([_take(column, order) for column in table.columns], schema=table.schema)
 
 

@@ -47,11 +47,15 @@ class TaskModule(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """`reads` are the sets of roles a row can be made of; `optional` may be added to any of them."""
+    """`reads` are the sets of roles a row can be made of; `optional` may be added to any of them.
+
+    `items` is a role with a list whose elements are run each on its own.
+    """
 
     reads: tuple[frozenset[str], ...]
     optional: frozenset[str] = frozenset()
     generates: bool = False
+    items: str | None = None
 
     @property
     def roles(self) -> list[str]:
@@ -64,7 +68,7 @@ TASKS: dict[str, Task] = {
     "logprob": Task(
         (frozenset({"text"}), frozenset({"context", "continuation"}), frozenset({"token_ids"})),
     ),
-    "rerank": Task((frozenset({"query", "document"}),)),
+    "rerank": Task((frozenset({"query", "document"}), frozenset({"query", "documents"})), items="documents"),
     "reward": Task((frozenset({"messages"}), frozenset({"prompt", "response"}))),
     "generate": Task((frozenset({"prompt"}), frozenset({"messages"})), generates=True),
 }

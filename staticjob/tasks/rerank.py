@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
 
 def encoder(job: JobConfig, model_dir: Path, max_length: int) -> RowEncoder:
-    """Pairs of which the document is cut; for a causal model the job's template around both."""
+    """Pairs of which the document is cut, one a row or as many as a row has documents."""
+    from staticjob.listed import DocumentsEncoder
+
+    pairs = _pairs(job, model_dir, max_length)
+    return DocumentsEncoder(pairs) if job.lists else pairs
+
+
+def _pairs(job: JobConfig, model_dir: Path, max_length: int) -> RowEncoder:
+    """For a causal model the job's template stands around both."""
     from staticjob.encoding import load_tokenizer
     from staticjob.pairs import PairEncoder, keep_first, takes_types
     from staticjob.prompted import PromptedEncoder
@@ -32,10 +40,16 @@ def encoder(job: JobConfig, model_dir: Path, max_length: int) -> RowEncoder:
 
 
 def fields(job: JobConfig, model_dir: Path) -> list[pa.Field]:
-    """`score`, and with group_by `rank`: 1 for the best of a group; field metadata names the activation."""
+    """`score`, and with group_by `rank`: 1 for the best of a group; field metadata names the activation.
+
+    Of a list of documents `scores` and `ranks`.
+    """
+    from staticjob.merging.listed import list_fields
     from staticjob.merging.ranks import RANK
 
     own = [field.arrow() for field in head(job, model_dir).fields()]
+    if job.lists:
+        return list_fields(*own)
     return [*own, RANK] if job.rerank.group_by else own
 
 

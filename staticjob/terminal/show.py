@@ -16,9 +16,9 @@ BAR = 30
 def show_plan(plan: Plan, console: Console) -> None:
     """Print rows, ladder, orders, memory, time and cost."""
     statuses = " · ".join(f"{number:,} {status}" for status, number in plan.statuses.items())
-    console.print(
-        Text(f"{sum(plan.file_rows):,} rows in {len(plan.file_rows):,} files: {statuses or 'none'}")
-    )
+    rows = sum(plan.file_rows)
+    elements = f" with {plan.items:,} elements" if plan.items != rows else ""
+    console.print(Text(f"{rows:,} rows{elements} in {len(plan.file_rows):,} files: {statuses or 'none'}"))
     for error in plan.first_errors[:5]:
         console.print(Text(f"  {error.file} row {error.row}: {error.status}: {error.reason}", style="yellow"))
     if plan.rungs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from staticjob.merging.audit import row_statuses
+from staticjob.merging.audit import item_statuses
 from staticjob.records import Chunk, Commit, Plan, Progress, Status
 from staticjob.status import JobStatus, alive
 from staticjob_airflow.page.document import (
@@ -47,7 +47,7 @@ def job_page(status: JobStatus) -> JobPage:
     records = {record.chunk: record for record in standing}
     map_indexes = {chunk: i for i, pack in enumerate(plan.packs) for chunk in pack}
     chunks = tuple(_chunk(c, records.get(c.id), map_indexes.get(c.id)) for c in plan.chunks)
-    answered = row_statuses(plan, status.commits)
+    answered = item_statuses(plan, status.commits)
     return JobPage(
         info=_info(status),
         totals=_totals(status, plan, chunks, records),
@@ -62,7 +62,7 @@ def job_page(status: JobStatus) -> JobPage:
         chunks=chunks,
         curves=curve_rows(status.commits),
         statuses={str(s): answered[s] for s in Status if answered[s]},
-        rows_pending=sum(plan.file_rows) - answered.total(),
+        rows_pending=plan.items - answered.total(),
         errors=tuple(
             ErrorRow(file=e.file, row=str(e.row), status=str(e.status), reason=e.reason)
             for e in status.first_errors()
