@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from staticjob import __version__, claim, storage
 from staticjob.clock import now
-from staticjob.errors import DataError
+from staticjob.errors import DataError, InfrastructureError
 from staticjob.layout import Output, Work
 from staticjob.ledger import Ledger
 from staticjob.merge import displaced
@@ -20,6 +20,9 @@ from staticjob.planning.rates import measured_rates
 from staticjob.records import Commit, Manifest, MergeCommit, MergeGroup, Plan, Prepared, Status
 
 log = logging.getLogger(__name__)
+
+# Each run that was overtaken writes `_SUCCESS` once at most.
+SUCCESS_TRIES = 8
 
 
 def finish(
@@ -65,7 +68,7 @@ def finish(
         raise
     held.check()
     write_history(manifest, list(commits.values()))
-    _succeed(held)
+    _succeed(held, work, prepared, merges)
     return manifest, False
 
 
@@ -158,10 +161,23 @@ def _remove_left_overs(held: claim.Claim, prepared: Prepared) -> None:
         storage.delete([held.output.file(path) for path in sorted(others)])
 
 
-def _succeed(held: claim.Claim) -> None:
-    """Write `_SUCCESS` while the claim holds; take it back when it was lost in that moment."""
-    held.check()
-    storage.put_if_absent(held.output.success, f"{held.fingerprint}\n".encode())
+def _succeed(held: claim.Claim, work: Work, prepared: Prepared, merges: Sequence[MergeCommit]) -> None:
+    """Write `_SUCCESS` while every file stands and the claim holds; take it back when that was too late.
+
+    One that an overtaken run wrote too late may lie there, until this run or that one takes it away.
+    """
+    _check_standing(work, prepared, merges)
+    for _ in range(SUCCESS_TRIES):
+        held.check()
+        storage.put_if_absent(held.output.success, f"{held.fingerprint}\n".encode())
+        if claim.success_of(held.output) == held.fingerprint:
+            break
+        claim.end_other_success(held)
+    else:
+        raise InfrastructureError(
+            f"{held.output.success}: taken away or replaced {SUCCESS_TRIES} times; run `staticjob finish "
+            f"{work.uri}` again once nothing else writes to this output"
+        )
     try:
         held.check()
     except DataError:

@@ -378,6 +378,31 @@ def test_a_merge_overtaken_before_it_publishes_leaves_the_winners_success(
     assert claim.success_of(two.output) == B
 
 
+def test_a_file_replaced_while_the_report_is_written_keeps_success_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = two_runs(tmp_path)
+    claim.take(one.output.uri, A)
+    merge_all(one)
+    late = storage.read(one.output.file("p3.parquet"))
+    claim.take(two.output.uri, B)
+    merge_all(two)
+    before(monkeypatch, "check_error_rate", lambda: storage.put(two.output.file("p3.parquet"), late))
+    with pytest.raises(DataError, match=r"p3.parquet: gone, or not the file that was merged"):
+        finish_it(two)
+    assert storage.head(two.output.success) is None
+
+
+def test_a_success_of_an_overtaken_run_in_the_way_is_replaced_by_the_own_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, two = two_runs(tmp_path)
+    merge_all(two)
+    before(monkeypatch, "check_error_rate", lambda: storage.put(two.output.success, f"{A}\n".encode()))
+    finish_it(two)
+    assert claim.success_of(two.output) == B
+
+
 def test_a_success_written_just_too_late_is_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
