@@ -191,6 +191,23 @@ def test_nothing_the_command_left_behind_outlives_it(stub: Stub) -> None:
     _until(lambda: _gone(stub.seen()["child"]))
 
 
+def test_a_task_ends_with_its_supervisor(stub: Stub, tmp_path: Path) -> None:
+    stub.does(wait=True)
+    supervisor = os.fork()
+    if supervisor == 0:
+        task = os.fork()
+        if task == 0:
+            _chunk().execute({})
+        (tmp_path / "task").write_text(str(task))
+        time.sleep(300)
+        os._exit(0)
+    command = _pid(stub)
+    os.kill(supervisor, signal.SIGKILL)
+    os.waitpid(supervisor, 0)
+    _until(lambda: _gone(int((tmp_path / "task").read_text())))
+    os.kill(command, signal.SIGKILL)  # the stub does not tie itself to its parent, as the real command does
+
+
 def test_prepare_returns_the_splits_and_pushes_addresses_only(stub: Stub) -> None:
     stub.does({"work": "s3://o/w", "output": "s3://o", "fingerprint": "f", "splits": ["s0", "s1"]})
     context = _context({"date": "2026-01-31", "set": ["limits.max_length=9"]})

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from staticjob_airflow import metrics
 from staticjob_airflow.command import Command, Outcome
 from staticjob_airflow.credentials import step_environment
+from staticjob_airflow.orphans import dying_with_parent
 
 # As in staticjob/errors.py, which cannot be imported: Airflow's environment need not have staticjob.
 EXIT_STOPPED = 3
@@ -75,7 +76,8 @@ class StaticJobOperator(BaseOperator):
             self.log.info("::group::staticjob %s", args[0])
             self.log.info("$ %s", " ".join(argv))
             try:
-                return self._command.run(self.log.info)
+                with dying_with_parent():
+                    return self._command.run(self.log.info)
             except OSError as error:
                 raise AirflowFailException(
                     f"{python}: cannot be started ({error.strerror}); set STATICJOB_PYTHON to an interpreter "
