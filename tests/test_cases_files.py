@@ -204,6 +204,13 @@ def test_a_bad_line_is_a_row_error_with_its_line_number(tmp_path: Path, line: by
     assert batch.errors[1].startswith(why)
 
 
+def test_json_in_a_text_column_that_is_nested_too_deeply_is_a_row_error() -> None:
+    cells = ["[1]", "[" * 100_000, "[2]"]
+    values, problems = dataset.structured_values(pa.chunked_array([cells]))
+    assert values == [[1], None, [2]]
+    assert problems == {1: "is nested too deeply"}
+
+
 def two_members(compress: Any, lines: list[str]) -> bytes:
     whole = [line.encode() for line in lines]
     return bytes(compress(b"".join(whole[:-1])) + compress(whole[-1]))

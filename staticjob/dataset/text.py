@@ -46,6 +46,9 @@ def structured_values(column: pa.ChunkedArray) -> tuple[list[Any], dict[int, str
         except ValueError as error:
             values[row] = None
             problems[row] = f"is not JSON ({error})"
+        except RecursionError:
+            values[row] = None
+            problems[row] = "is nested too deeply"
     return values, problems
 
 
