@@ -211,6 +211,13 @@ def test_json_in_a_text_column_that_is_nested_too_deeply_is_a_row_error() -> Non
     assert problems == {1: "is nested too deeply"}
 
 
+def test_half_characters_that_json_in_a_text_column_spells_are_replaced() -> None:
+    cells = [r'[{"role": "user", "content": "\ud800 a"}]', r'["\ud83d\ude00", "\udc00"]']
+    values, problems = dataset.structured_values(pa.chunked_array([cells]))
+    assert values == [[{"role": "user", "content": "\ufffd a"}], ["\U0001f600", "\ufffd"]]
+    assert not problems
+
+
 def two_members(compress: Any, lines: list[str]) -> bytes:
     whole = [line.encode() for line in lines]
     return bytes(compress(b"".join(whole[:-1])) + compress(whole[-1]))

@@ -42,7 +42,7 @@ def structured_values(column: pa.ChunkedArray) -> tuple[list[Any], dict[int, str
     values: list[Any] = decoded.to_pylist()
     for row, value in enumerate(values):
         try:
-            values[row] = None if value is None else json.loads(value)
+            values[row] = None if value is None else _parse(value)
         except ValueError as error:
             values[row] = None
             problems[row] = f"is not JSON ({error})"
@@ -50,6 +50,14 @@ def structured_values(column: pa.ChunkedArray) -> tuple[list[Any], dict[int, str
             values[row] = None
             problems[row] = "is nested too deeply"
     return values, problems
+
+
+def _parse(text: str) -> Any:
+    """The value that JSON text spells; half characters (lone surrogates) in it become U+FFFD."""
+    value = json.loads(text)
+    if "\\u" not in text:
+        return value
+    return json.loads(SURROGATES.sub(REPLACEMENT, json.dumps(value, ensure_ascii=False)))
 
 
 def decode_column(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, dict[int, str]]:
