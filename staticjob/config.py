@@ -422,9 +422,21 @@ def read_job_file(path: str | Path) -> dict[str, Any]:
     return _parse_job(text, path)
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML whose mappings name each key once: of two sections of one name, the first would be lost."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value]
+        for at, (key, _) in enumerate(node.value):
+            if key.value in names[:at]:
+                problem = f"the key {key.value!r} stands there twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def _parse_job(text: str, path: str | Path) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(text)
+        data = yaml.load(text, _UniqueKeys)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = f" at line {mark.line + 1}" if mark else ""
@@ -446,7 +458,8 @@ def job_with_defaults(
 ) -> JobConfig:
     """The job file with its defaults for people to read; dated only when a date is given."""
     config = _load_undated(path, overrides)
-    return fill_date(config, date, str(path)) if date else config
+    dated = fill_date(config, date or dt.date.min, str(path))  # refuses other placeholders, date or not
+    return dated if date else config
 
 
 def _load_undated(path: str | Path, overrides: tuple[str, ...]) -> JobConfig:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from staticjob.config import JobConfig, apply_override, validate_job
+from staticjob.config import JobConfig, apply_override, job_with_defaults, read_job_file, validate_job
 from staticjob.errors import ConfigError
 
 
@@ -65,3 +65,16 @@ def test_a_bad_value_is_named_once_with_its_key_as_the_job_file_spells_it(
     with pytest.raises(ConfigError) as caught:
         load(override)
     assert str(caught.value) == f"job.yaml: {message}"
+
+
+def test_a_key_that_stands_twice_is_refused_by_line(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("limits: {max_length: 8}\nname: a\nlimits: {overflow: refuse}\n")
+    with pytest.raises(ConfigError, match=r"not valid YAML at line 3: the key 'limits' stands there twice"):
+        read_job_file(tmp_path / "job.yaml")
+
+
+def test_an_unknown_placeholder_is_refused_without_a_date_too(tmp_path: Path) -> None:
+    text = "{name: a, model: {path: m}, input: {uri: in, columns: {text: t}}, output: {uri: 'out/{day}'}}"
+    (tmp_path / "job.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"output\.uri: unknown placeholder \{day\}"):
+        job_with_defaults(tmp_path / "job.yaml")
