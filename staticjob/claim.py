@@ -19,9 +19,11 @@ from dataclasses import dataclass
 
 from staticjob import storage
 from staticjob.clock import now
-from staticjob.errors import DataError
+from staticjob.errors import DataError, InfrastructureError
 from staticjob.layout import Output
 from staticjob.record import Record
+
+TRIES = 20  # of as many runs that claim an output in the same moment, the last one comes through
 
 
 class ClaimRecord(Record):
@@ -46,9 +48,12 @@ class Claim:
 
 
 def take(output: str, fingerprint: str) -> Claim:
-    """Claim the output prefix `output`; a claim of the same run is kept, another's is ended."""
+    """Claim the output prefix `output`; a claim of the same run is kept, another's is ended.
+
+    Raises InfrastructureError for a store that refuses a claim as taken and does not list it.
+    """
     place = Output(output)
-    while True:
+    for _ in range(TRIES):
         newest = holder(place)
         if newest is not None and newest.fingerprint == fingerprint:
             return newest
@@ -56,6 +61,10 @@ def take(output: str, fingerprint: str) -> Claim:
         record = ClaimRecord(fingerprint=fingerprint, taken=now())
         if storage.put_json_if_absent(place.claim(number), record):
             return Claim(place, number, fingerprint)
+    raise InfrastructureError(
+        f"{place.claims}: the store has claim {number} and does not list it, {TRIES} times in a row; "
+        "run again, or choose another output.uri"
+    )
 
 
 def hold(output: str, fingerprint: str) -> Claim:

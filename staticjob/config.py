@@ -26,7 +26,7 @@ from staticjob.errors import ConfigError
 from staticjob.explain import explain, nearest
 from staticjob.layout import history_uri
 from staticjob.tasks import TASKS
-from staticjob.uris import checked_uri
+from staticjob.uris import checked_uri, writable_uri
 
 Auto = Literal["auto"]
 Uri = Annotated[str, AfterValidator(checked_uri)]
@@ -84,7 +84,9 @@ class InputConfig(Section):
 class OutputConfig(Section):
     """Where the mirrored files go."""
 
-    uri: Uri = Field(description="folder, s3:// or local; {date} is filled in")
+    uri: Annotated[Uri, AfterValidator(writable_uri)] = Field(
+        description="folder, s3:// or local; {date} is filled in"
+    )
     format: Literal["parquet"] = Field(default="parquet", description="format of the output files")
     history_uri: Uri | None = Field(
         default=None, description="object that keeps rates and past runs; default: beside the dated outputs"

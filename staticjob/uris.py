@@ -19,3 +19,14 @@ def checked_uri(uri: str) -> str:
     if _SCHEME.match(uri) and not _KNOWN.match(uri):
         raise ValueError(f"{uri!r} is neither s3://bucket/key, file:///path nor a plain path")
     return str(Path(uri).expanduser()) if uri.startswith("~") else uri
+
+
+def writable_uri(uri: str) -> str:
+    """`uri` unless it is an s3:// folder with empty or dotted names, which stores spell in several ways.
+
+    Raises ValueError: what is written under one spelling would be looked for under another.
+    """
+    names = uri.removeprefix("s3://").rstrip("/").split("/")
+    if uri.startswith("s3://") and not {"", ".", ".."}.isdisjoint(names):
+        raise ValueError(f"{uri!r} has an empty or dotted name between slashes; write single slashes")
+    return uri

@@ -32,6 +32,13 @@ def test_a_uri_that_would_be_taken_for_a_folders_name_is_refused(key: str, uri: 
         load(f"{key}={uri}")
 
 
+@pytest.mark.parametrize("uri", ["s3://b//x", "s3://b/x//y/", "s3://b/./x", "s3://b/x/../y"])
+def test_an_output_that_stores_spell_in_several_ways_is_refused(uri: str) -> None:
+    with pytest.raises(ConfigError, match=r"^job.yaml: output.uri: .* between slashes"):
+        load(f"output.uri={uri}")
+    assert load(f"input.uri={uri}").input.uri == uri
+
+
 @pytest.mark.parametrize(
     "uri", ["s3://bucket", "s3://bucket/a b/{date}/", "file:///data/x", "data/x:1", "/data"]
 )

@@ -12,7 +12,7 @@ import pytest
 from fabricate import Fabricated, fabricate
 
 from staticjob import claim, dataset, storage
-from staticjob.errors import DataError
+from staticjob.errors import DataError, InfrastructureError
 from staticjob.finish import finish
 from staticjob.merge import merge_group
 from staticjob.planning.rates import measured_rates
@@ -420,6 +420,15 @@ def test_a_success_written_just_too_late_is_taken_back(
     with pytest.raises(DataError, match="has claimed this output"):
         finish_it(one)
     assert storage.head(one.output.success) is None
+
+
+def test_a_store_that_hides_a_claim_it_has_ends_the_run_instead_of_asking_for_ever(
+    s3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim.take(f"{s3.uri}/out", A)
+    monkeypatch.setattr(claim, "holder", lambda output: None)
+    with pytest.raises(InfrastructureError, match="does not list it"):
+        claim.take(f"{s3.uri}/out", B)
 
 
 def test_a_claim_is_taken_once_and_kept_by_the_same_run(s3) -> None:
