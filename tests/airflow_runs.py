@@ -63,8 +63,8 @@ class Run:
         return self.api.get(path, map_index=map_index)["value"]
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
+def until(condition: Callable[[], bool], what: str, pause: float = 0.5) -> None:
     deadline = time.monotonic() + LONGEST_WAIT
     while not condition():
         assert time.monotonic() < deadline, f"{what}: waited {LONGEST_WAIT:.0f} s in vain"
-        time.sleep(0.5)
+        time.sleep(pause)

