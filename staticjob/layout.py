@@ -23,6 +23,11 @@ def history_uri(output_template: str, job: str) -> str:
     return join(base, WORK_FOLDER, "history", f"{job}.json")
 
 
+def sweep_html(output: str) -> str:
+    """The table of a sweep whose points lie beneath `output`."""
+    return join(output, "sweep.html")
+
+
 @dataclass(frozen=True)
 class Output:
     """The published objects beneath `output.uri`."""
@@ -64,9 +69,18 @@ class Output:
 
 @dataclass(frozen=True)
 class Work:
-    """The objects beneath `<output>/_staticjob/<fingerprint>`; `uri` is what tasks pass on."""
+    """The objects beneath `<output>/_staticjob/<fingerprint>`; `uri` is what tasks pass on.
+
+    `shared_tokens` is where the job's tokens lie when other jobs have the same.
+    """
 
     uri: str
+    shared_tokens: str | None = None
+
+    @property
+    def tokens(self) -> str:
+        """The folder of what tokenize makes."""
+        return self.shared_tokens or join(self.uri, "tokens")
 
     @property
     def job(self) -> str:
@@ -88,21 +102,21 @@ class Work:
 
     def split(self, split: str) -> str:
         """Marker and statistics of a tokenized split; written last."""
-        return join(self.uri, "tokens", f"{split}.json")
+        return join(self.tokens, f"{split}.json")
 
     def answered(self, split: str) -> str:
         """Rows answered without a model (empty, null, too_long, error): Arrow IPC, in row order."""
-        return join(self.uri, "tokens", f"{split}.answered.arrow")
+        return join(self.tokens, f"{split}.answered.arrow")
 
     def items(self, split: str) -> str:
         """Elements of every row of a split, in row order, where rows are lists."""
-        return join(self.uri, "tokens", f"{split}.items")
+        return join(self.tokens, f"{split}.items")
 
     def part_rows(self, part: str) -> str:
-        return join(self.uri, "tokens", f"{part}.rows")
+        return join(self.tokens, f"{part}.rows")
 
     def part_ids(self, part: str) -> str:
-        return join(self.uri, "tokens", f"{part}.ids")
+        return join(self.tokens, f"{part}.ids")
 
     @property
     def chunks(self) -> str:

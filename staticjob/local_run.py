@@ -28,9 +28,12 @@ class Outcome:
     reused: int
 
 
-def run_job(config: JobConfig) -> Outcome:
-    """Run every step; what has its marker is kept. Raises what the steps raise."""
-    work, prepared, _ = prepare(config)
+def run_job(config: JobConfig, shared_tokens: str | None = None) -> Outcome:
+    """Run every step; what has its marker is kept. Raises what the steps raise.
+
+    `shared_tokens`: as `prepare` takes it.
+    """
+    work, prepared, _ = prepare(config, shared_tokens=shared_tokens)
     log.info("fingerprint %s, %d files, work at %s", prepared.fingerprint[:16], len(prepared.files), work.uri)
     steps.tokenize(work, prepared, [split.id for split in prepared.splits])
     plan, reused_plan = steps.plan(work, prepared)

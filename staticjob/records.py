@@ -85,6 +85,7 @@ class Prepared(Record):
     files: tuple[InputFile, ...]
     splits: tuple[Split, ...]
     model: ModelFiles
+    tokens: str | None = Field(default=None, description="folder of tokens that several jobs share")
     created: str
 
 

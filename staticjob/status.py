@@ -137,6 +137,9 @@ def read_status(uri: str, read: Read = read_object) -> JobStatus:
     if work.job not in present:
         raise ConfigError(f"{work.uri}: this work prefix is gone; run the job again")
     prepared = read(present[work.job], Prepared)
+    if prepared.tokens:
+        work = Work(work.uri, prepared.tokens)
+        present |= {obj.uri: obj for obj in storage.list_objects(work.tokens + "/")}
     output = Output(prepared.config.output.uri)
     plan = read(present[work.plan], Plan) if work.plan in present else None
     splits_done = sum(1 for split in prepared.splits if work.split(split.id) in present)

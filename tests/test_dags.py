@@ -142,6 +142,44 @@ def test_the_tasks_are_the_steps_and_chunks_run_in_the_pool_and_queue_of_the_gpu
     assert all(t.retry_exponential_backoff for t in dag.tasks)
 
 
+def _sweep() -> dict[str, Any]:
+    return _job(
+        "s",
+        sweep={"limits.max_length": [64, 128], "model.path": ["m", "n"]},
+        input={"uri": "s3://b/in/{date}", "columns": {"text": "text"}, "keep": ["kind"]},
+        task="classify",
+        metrics=[{"metric": "accuracy", "gold": "kind"}],
+    )
+
+
+def test_a_sweeps_file_is_a_dag_whose_steps_are_mapped_over_all_points(tmp_path: Path) -> None:
+    dag = load_folder(_write(tmp_path, _sweep())).dags["s"]
+    assert dag.description == "classify: 4 points of limits.max_length, model.path"
+    steps = {"prepare", "tokenize", "plan", "chunk", "merge", "finish_point", "finish"}
+    assert {t.task_id for t in dag.tasks} == {*steps, "points", "packs", "groups"}
+    assert {t.task_id for t in dag.tasks if t.is_mapped} == steps - {"prepare", "finish"}
+    assert {t.task_id for t in dag.tasks if t.pool == "gpu"} == {"chunk"}
+    (outlet,) = dag.get_task("finish").outlets
+    assert (outlet.name, outlet.uri) == ("s", "s3://b/out")
+    again = DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag))))
+    assert sorted(again.task_ids) == sorted(dag.task_ids)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sweep": {"limits.max_length": 64}}, "s.yaml: sweep: expected fields with lists of values"),
+        ({"sweep": {"limits.max_lenth": [64]}}, "did you mean 'max_length'?"),
+        ({"metrics": [{"metric": "accuracy"}]}, "s.yaml: metrics.0.gold: Field required"),
+    ],
+)
+def test_a_sweep_that_does_not_fit_is_an_error_of_its_file(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    (error,) = load_folder(_write(tmp_path, _sweep() | change)).errors
+    assert message in error
+
+
 def test_the_output_of_all_dates_is_one_asset(tmp_path: Path) -> None:
     dag = load_folder(_write(tmp_path, _job("a"))).dags["a"]
     (outlet,) = dag.get_task("finish").outlets
@@ -150,7 +188,7 @@ def test_the_output_of_all_dates_is_one_asset(tmp_path: Path) -> None:
 
 
 def test_dag_files_and_the_plugin_load_neither_torch_nor_anything_else_slow_to_import(tmp_path: Path) -> None:
-    _write(tmp_path, _job("a"))
+    _write(tmp_path, _job("a"), _sweep())
     code = (
         "import sys, json, runpy, pathlib, staticjob_plugin\n"
         "for file in sorted(pathlib.Path('dags').glob('*.py')): runpy.run_path(str(file))\n"

@@ -13,9 +13,14 @@ from tiny_encoders import rows
 from tiny_tasks import LABELS, class_logits, save_classifier, save_tokenizer, words
 
 from staticjob import storage
+from staticjob.config import OutputConfig
 from staticjob.engine import calibrate
-from staticjob.errors import ConfigError
-from staticjob.evaluation.sweep import SweepResult, read_sweep, run_sweep
+from staticjob.errors import ConfigError, DataError
+from staticjob.evaluation.grid import read_grid
+from staticjob.evaluation.results import SweepResult
+from staticjob.evaluation.sweep import load_sweep, prepare_points, run_sweep, tabulate
+from staticjob.layout import sweep_html
+from staticjob.local_run import run_job
 from staticjob.records import Ceilings
 
 
@@ -49,7 +54,7 @@ def file(tmp_path: Path) -> Path:
 def test_every_point_is_run_counted_and_kept(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # How fast the machine is at best is not the question here, and takes seconds.
     monkeypatch.setattr(calibrate, "ceilings", lambda *_: Ceilings(flops=1.0, bytes_per_second=1.0))
-    result, uri = run_sweep(file, None)
+    result, uri = run_sweep(read_grid(file, None))
     settings = [tuple(point.settings.values()) for point in result.points]
     assert [(Path(path).name, limit) for path, limit in settings] == [("bert", 40), ("roberta", 40)]
     right, wrong = result.points
@@ -57,7 +62,7 @@ def test_every_point_is_run_counted_and_kept(file: Path, monkeypatch: pytest.Mon
     assert wrong.metrics["accuracy"].value < 1.0
     assert all(p.useful_tokens > 0 and 0 < p.useful_share <= 1 for p in result.points)
     assert SweepResult.model_validate_json(storage.read(uri)) == result
-    assert run_sweep(file, None)[0] == result, "finished points are not computed again"
+    assert run_sweep(read_grid(file, None))[0] == result, "finished points are not computed again"
 
 
 @pytest.mark.parametrize(
@@ -75,5 +80,45 @@ def test_a_grid_or_metric_that_does_not_fit_is_refused_before_anything_runs(
     data[section] = value
     file.write_text(yaml.safe_dump(data))
     with pytest.raises(ConfigError, match=message) as error:
-        read_sweep(file, None)
+        read_grid(file, None)
     assert "\n" not in str(error.value)
+
+
+def test_points_whose_texts_become_the_same_tokens_share_them(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibrate, "ceilings", lambda *_: Ceilings(flops=1.0, bytes_per_second=1.0))
+    other = save_classifier("bert", tmp_path / "other", initializer_range=0.5)
+    save_tokenizer(other)
+    data = yaml.safe_load(file.read_text())
+    data["sweep"] = {"limits.max_length": [40, 16], "model.path": [str(tmp_path / "bert"), str(other)]}
+    file.write_text(yaml.safe_dump(data, sort_keys=False))
+    result, _ = run_sweep(read_grid(file, None))
+    rows_objects = [o.uri for o in storage.list_objects(f"{tmp_path}/out/") if o.uri.endswith(".rows")]
+    assert len(rows_objects) == 2, "one for each length limit"
+    output = OutputConfig(uri=f"{tmp_path}/alone", history_uri=f"{tmp_path}/alone/history.json")
+    run_job(read_grid(file, None).points[1].config.model_copy(update={"output": output}))
+    own, point = (
+        pq.read_table(io.BytesIO(storage.read(f"{uri}/p.parquet")))
+        for uri in (output.uri, result.points[1].output)
+    )
+    assert own.equals(point)
+    sweep, uri = prepare_points(read_grid(file, None))
+    assert [bool(point.splits) for point in sweep.points] == [True, False, True, False]
+    assert tabulate(load_sweep(uri))[0] == result
+
+
+def test_the_table_shows_intervals_and_is_refused_while_a_point_is_not_finished(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibrate, "ceilings", lambda *_: Ceilings(flops=1.0, bytes_per_second=1.0))
+    grid = read_grid(file, None)
+    sweep, _ = prepare_points(grid)
+    with pytest.raises(DataError, match="is not finished; run the sweep again"):
+        tabulate(sweep)
+    result, _ = run_sweep(grid)
+    page = storage.read(sweep_html(grid.output)).decode()
+    assert page.count("<tr>") == 3
+    assert page.count('<svg class="interval"') == 4
+    value = result.points[1].metrics["accuracy"]
+    assert f"{value.low:.3f} to {value.high:.3f}" in page

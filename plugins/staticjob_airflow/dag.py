@@ -1,4 +1,4 @@
-"""Builds the DAG of a job: prepare → tokenize[] → plan → chunk[] → merge[] → finish."""
+"""Builds the DAG of a job, prepare → tokenize[] → plan → chunk[] → merge[] → finish, and that of a sweep."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ from zoneinfo import ZoneInfo
 from airflow.sdk import DAG, Asset, AssetAlias, CronDataIntervalTimetable, Param, TriggerRule, task
 
 from staticjob.config import PLACEHOLDER, AirflowConfig, JobConfig
+from staticjob.evaluation.grid import Grid
 from staticjob_airflow.adhoc import form
 from staticjob_airflow.alerts import alerts
 from staticjob_airflow.chunk import ChunkOperator
 from staticjob_airflow.finish import FinishOperator
 from staticjob_airflow.merge import MergeOperator
-from staticjob_airflow.names import CHUNK, FINISH, PREPARE, TAG
+from staticjob_airflow.names import CHUNK, FINISH, FINISH_POINT, PREPARE, TAG
 from staticjob_airflow.plan import PlanOperator
 from staticjob_airflow.prepare import PrepareOperator
+from staticjob_airflow.sweep import (
+    PreparePointsOperator,
+    TabulateOperator,
+    list_groups,
+    list_packs,
+    list_points,
+)
 from staticjob_airflow.tokenize import TokenizeOperator
 
 ADHOC = "staticjob_adhoc"
@@ -58,6 +66,54 @@ def job_dag(path: str, job: JobConfig, text: str) -> DAG:
     )
 
 
+def sweep_dag(path: str, grid: Grid, text: str) -> DAG:
+    """The DAG of a sweep's file: one run plans and runs every point and ends in one table."""
+    job = grid.base
+    settings = job.airflow or AirflowConfig()
+    schedule = settings.schedule
+    names = ", ".join(grid.points[0].settings)
+    with _empty_dag(
+        job.name,
+        settings,
+        description=f"{job.task}: {len(grid.points)} points of {names}",
+        doc_md=f"```yaml\n{text}\n```",
+        schedule=CronDataIntervalTimetable(schedule, timezone=settings.timezone) if schedule else None,
+        params={"date": DATE, "set": OVERRIDES},
+    ) as dag:
+        store = {"aws_conn_id": settings.aws_conn_id}
+        after = {"trigger_rule": TriggerRule.NONE_FAILED}
+        prepare = PreparePointsOperator(
+            task_id=PREPARE,
+            job=path,
+            timezone=settings.timezone,
+            on_missing_input=settings.on_missing_input,
+            wait_hours=settings.wait_hours,
+            **store,
+        )
+        points = list_points(prepare.output["works"])
+        tokenize = TokenizeOperator.partial(
+            task_id="tokenize", map_index_template="{{ task.split }}", **store
+        ).expand_kwargs(prepare.output)
+        plan = PlanOperator.partial(task_id="plan", **store, **after).expand(work=points)
+        chunk = ChunkOperator.partial(
+            task_id=CHUNK,
+            pool=settings.pool,
+            queue=settings.queue,
+            map_index_template="{{ task.pack.name }}",
+            **store,
+        ).expand_kwargs(list_packs(points, plan.output))
+        merge = MergeOperator.partial(
+            task_id="merge", map_index_template="{{ task.group }}", **store, **after
+        ).expand_kwargs(list_groups(points, plan.output["groups"]))
+        finish = FinishOperator.partial(task_id=FINISH_POINT, **store, **after).expand(work=points)
+        outlet = Asset(name=job.name, uri=_constant_part(job.output.uri))
+        table = TabulateOperator(
+            task_id=FINISH, sweep=prepare.output["sweep"], outlets=[outlet], **store, **after
+        )
+        tokenize >> plan >> chunk >> merge >> finish >> table
+    return dag
+
+
 def adhoc_dag() -> DAG:
     """The DAG that takes a whole job through its form."""
     return _dag(
@@ -77,13 +133,10 @@ def _constant_part(uri: str) -> str:
     return PLACEHOLDER.split(uri, maxsplit=1)[0].rstrip("/")
 
 
-def _dag(
-    dag_id: str, settings: AirflowConfig, *, job: str | None, outlet: Asset | AssetAlias, **options: Any
-) -> DAG:
-    start = dt.datetime.combine(settings.start_date, dt.time(), ZoneInfo(settings.timezone))
-    with DAG(
+def _empty_dag(dag_id: str, settings: AirflowConfig, **options: Any) -> DAG:
+    return DAG(
         dag_id,
-        start_date=start,
+        start_date=dt.datetime.combine(settings.start_date, dt.time(), ZoneInfo(settings.timezone)),
         catchup=False,
         max_active_runs=settings.max_active_runs,
         default_args={"retries": settings.retries, **RETRIES, **_queue(settings.cpu_queue)},
@@ -91,7 +144,13 @@ def _dag(
         auto_register=False,  # the DAG files say which DAGs are theirs
         **alerts(settings),
         **options,
-    ) as dag:
+    )
+
+
+def _dag(
+    dag_id: str, settings: AirflowConfig, *, job: str | None, outlet: Asset | AssetAlias, **options: Any
+) -> DAG:
+    with _empty_dag(dag_id, settings, **options) as dag:
         store = {"aws_conn_id": settings.aws_conn_id}
         # A step with nothing to map is skipped; what follows it still runs, unless something failed.
         after = {"trigger_rule": TriggerRule.NONE_FAILED}

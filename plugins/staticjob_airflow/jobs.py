@@ -13,8 +13,11 @@ from croniter import croniter
 
 from staticjob.config import AirflowConfig, fill_date, read_job_file, validate_job
 from staticjob.errors import ConfigError
+from staticjob.evaluation.grid import is_sweep, read_grid
 from staticjob_airflow.alerts import check_alerts
-from staticjob_airflow.dag import ADHOC, job_dag
+from staticjob_airflow.dag import ADHOC, job_dag, sweep_dag
+
+SOME_DATE = dt.date(2000, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,16 @@ def _load(path: Path) -> DAG | None:
     data = read_job_file(path)
     if data.get("airflow") is None:
         return None
-    job = validate_job(data, str(path))
+    # Some date: an unknown placeholder shows now, not at run time.
+    grid = read_grid(path, SOME_DATE) if is_sweep(data) else None
+    job = grid.base if grid else validate_job(data, str(path))
     _check_schedule(job.airflow or AirflowConfig(), path)
     check_alerts(job.airflow or AirflowConfig(), str(path))
-    fill_date(job, dt.date(2000, 1, 1), str(path))  # an unknown placeholder shows now, not at run time
-    return job_dag(str(path), job, path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    if grid:
+        return sweep_dag(str(path), grid, text)
+    fill_date(job, SOME_DATE, str(path))
+    return job_dag(str(path), job, text)
 
 
 def _check_schedule(settings: AirflowConfig, path: Path) -> None:

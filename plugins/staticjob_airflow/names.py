@@ -4,5 +4,6 @@ TAG = "staticjob"
 PREPARE = "prepare"
 CHUNK = "chunk"
 FINISH = "finish"
+FINISH_POINT = "finish_point"
 # Where the API server mounts the page, beneath Airflow's own address.
 MOUNT = "staticjob"

@@ -33,6 +33,7 @@ class PrepareOperator(StaticJobOperator):
     """
 
     template_fields = (*StaticJobOperator.template_fields, "job")
+    command: tuple[str, ...] = ("prepare",)
 
     def __init__(
         self,
@@ -49,22 +50,22 @@ class PrepareOperator(StaticJobOperator):
         self.on_missing_input = on_missing_input
         self.wait_hours = wait_hours
 
-    def execute(self, context: Context) -> list[str]:
+    def execute(self, context: Context) -> list[Any]:
         return self._prepare(context, dt.datetime.now(dt.UTC) + dt.timedelta(hours=self.wait_hours))
 
-    def after_wait(self, context: Context, event: dict[str, Any], until: str) -> list[str]:
+    def after_wait(self, context: Context, event: dict[str, Any], until: str) -> list[Any]:
         """Goes on when something lies at the input; until: ISO 8601, the latest moment to wait for."""
         return self._prepare(context, dt.datetime.fromisoformat(until))
 
     def resume_execution(
         self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
-    ) -> list[str]:
+    ) -> list[Any]:
         try:
             return list(super().resume_execution(next_method, next_kwargs, context))
         except TaskDeferralTimeout:
             raise self._waited_in_vain() from None
 
-    def _prepare(self, context: Context, until: dt.datetime) -> list[str]:
+    def _prepare(self, context: Context, until: dt.datetime) -> list[Any]:
         params: Mapping[str, Any] = context["params"]
         # Not `params`: Airflow has put the unknown keys of the conf among them.
         refuse_unknown_keys(context["dag_run"].conf or {}, context["dag"].params)
@@ -78,14 +79,17 @@ class PrepareOperator(StaticJobOperator):
         overrides = [word for value in params.get(OVERRIDES) or [] for word in ("--set", value)]
         with tempfile.TemporaryDirectory(prefix="staticjob-") as folder:
             job = self.job or _written(folder, job_from_form(params))
-            outcome = self.try_step("prepare", job, "--date", day.date.isoformat(), *overrides)
+            outcome = self.try_step(*self.command, job, "--date", day.date.isoformat(), *overrides)
         missing = missing_input(outcome)
         if missing and self.on_missing_input == "skip":
             self.log.info("No data at %s: all that follows is skipped", missing)
             raise DownstreamTasksSkipped(tasks=sorted(self.get_flat_relative_ids(upstream=False)))
         if missing and self.on_missing_input == "wait":
             self._wait(missing, until)
-        result = self.finished(outcome, "prepare")
+        return self.pushed(context, self.finished(outcome, self.command[0]))
+
+    def pushed(self, context: Context, result: dict[str, Any]) -> list[Any]:
+        """Tell the steps that follow what was prepared; returns what tokenize is mapped over."""
         for key in ("work", "output"):
             context["ti"].xcom_push(key, result[key])
         return list(result["splits"])

@@ -40,5 +40,5 @@ def open_work(uri: str) -> tuple[Work, Prepared]:
     from staticjob.layout import Work
     from staticjob.steps import load_prepared
 
-    work = Work(uri)
-    return work, load_prepared(work)
+    prepared = load_prepared(Work(uri))
+    return Work(uri, prepared.tokens), prepared

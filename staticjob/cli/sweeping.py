@@ -1,4 +1,4 @@
-"""The command that runs a job at every point of a grid."""
+"""The commands that run a job at every point of a grid and count what came out."""
 
 from __future__ import annotations
 
@@ -7,25 +7,51 @@ from typing import TYPE_CHECKING
 
 import click
 
+from staticjob.cli.arguments import job_options
 from staticjob.cli.group import command
 from staticjob.terminal import console
 
 if TYPE_CHECKING:
-    from staticjob.evaluation.sweep import SweepResult
+    from staticjob.evaluation.results import SweepResult
 
 
 @command("sweep")
 @click.argument("file")
-@click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="Fills {date} in the job's URIs.")
-def sweep(file: str, date: dt.datetime | None, as_json: bool) -> None:
+@job_options
+@click.option("--prepare", "only_prepare", is_flag=True, help="Pin every point and run none.")
+def sweep(
+    file: str, overrides: tuple[str, ...], date: dt.datetime | None, only_prepare: bool, as_json: bool
+) -> None:
     """Run a job at every point of its grid and count results against gold columns.
 
     FILE is a job file with the sections sweep and metrics. Run again: finished points are kept.
     """
-    from staticjob.evaluation.sweep import run_sweep
+    from staticjob.evaluation.grid import read_grid
+    from staticjob.evaluation.sweep import prepare_points, run_sweep
 
-    result, uri = run_sweep(file, date.date() if date else None)
-    console.emit({**result.model_dump(mode="json"), "sweep": uri}, as_json, lambda: _show(result, uri))
+    grid = read_grid(file, date.date() if date else None, overrides)
+    if only_prepare:
+        prepared, uri = prepare_points(grid)
+        console.emit({"sweep": uri, **prepared.model_dump(mode="json")}, as_json)
+    else:
+        _emit(*run_sweep(grid), as_json)
+
+
+@command("tabulate")
+@click.argument("sweep")
+def tabulate(sweep: str, as_json: bool) -> None:
+    """Count the finished points of a sweep: one table, as JSON and HTML beside the outputs.
+
+    SWEEP is the URI that `staticjob sweep --prepare` printed.
+    """
+    from staticjob.evaluation.sweep import load_sweep
+    from staticjob.evaluation.sweep import tabulate as count
+
+    _emit(*count(load_sweep(sweep)), as_json)
+
+
+def _emit(result: SweepResult, uri: str, as_json: bool) -> None:
+    console.emit({**result.model_dump(mode="json"), "table": uri}, as_json, lambda: _show(result, uri))
 
 
 def _show(result: SweepResult, uri: str) -> None:
@@ -43,4 +69,4 @@ def _show(result: SweepResult, uri: str) -> None:
         spent = [f"{point.useful_tokens:,}", f"{point.seconds:.1f}", cost, f"{point.useful_share:.1%}"]
         table.add_row(*map(str, point.settings.values()), *metrics, *spent)
     Console().print(table)
-    click.echo(f"sweep: {uri}")
+    click.echo(f"table: {uri}")

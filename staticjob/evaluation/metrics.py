@@ -9,69 +9,18 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
-from staticjob.config import Section
 from staticjob.errors import DataError
-from staticjob.record import Record
+from staticjob.evaluation.grid import READS, Metric
+from staticjob.evaluation.results import Value
 
 RESAMPLES = 1000
 Rows = Sequence[Mapping[str, Any]]
 Statistic = Callable[[NDArray[np.int64]], float]
-# What each metric reads of a row beside its gold column.
-READS = {
-    "accuracy": "label",
-    "macro_f1": "label",
-    "choice_accuracy": "logprob",
-    "choice_accuracy_per_token": "logprob",
-    "ndcg": "score",
-    "mrr": "score",
-    "spearman": "embedding",
-    "pairwise_accuracy": "reward",
-    "exact_match": "text",
-}
-GROUPED = frozenset(READS) - {"accuracy", "macro_f1", "exact_match"}
-
-
-class Metric(Section):
-    """One entry of `metrics`."""
-
-    metric: Literal[
-        "accuracy", "macro_f1", "choice_accuracy", "choice_accuracy_per_token", "ndcg", "mrr", "spearman",
-        "pairwise_accuracy", "exact_match",
-    ]  # fmt: skip
-    gold: str = Field(description="kept column with the right answer")
-    group_by: str | None = Field(
-        default=None, description="kept column: the choices of one question, the documents of one query"
-    )
-    k: int = Field(default=10, gt=0, description="ndcg: documents that count")
-    pattern: str | None = Field(
-        default=None, description="exact_match: the answer is its last match (first group) in text and gold"
-    )
-
-    @model_validator(mode="after")
-    def _group(self) -> Metric:
-        if (self.metric in GROUPED) != (self.group_by is not None):
-            need = "needs" if self.metric in GROUPED else "takes no"
-            raise ValueError(f"metric {self.metric} {need} group_by")
-        return self
-
-    @property
-    def name(self) -> str:
-        return f"ndcg@{self.k}" if self.metric == "ndcg" else self.metric
-
-
-class Value(Record):
-    """A metric's value over `units`, and its 95% interval."""
-
-    value: float
-    low: float
-    high: float
-    units: int
 
 
 def evaluate(metric: Metric, rows: Rows) -> Value:

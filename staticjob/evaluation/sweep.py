@@ -1,113 +1,127 @@
 """One job at every point of a grid, each against its gold columns, side by side.
 
-A sweep's file is a job file with two sections more: `sweep` names fields and the values each takes,
-`metrics` what is counted. Every point is a job of its own beneath the sweep's output: run again, what
-is finished is kept.
+Every point is a job of its own beneath the sweep's output: run again, what is finished is kept. Points
+whose texts become the same tokens share them.
+
+    sweep, points = prepare_points(grid)    pins every point and writes down what belongs together
+    …                                       each point's job is run, here or by a scheduler
+    result, uri = tabulate(sweep)           counts the finished points: sweep.json and sweep.html
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
-import itertools
-import json
 from collections.abc import Iterator
-from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
-from pydantic import TypeAdapter, ValidationError
 
-from staticjob import storage
-from staticjob.config import JobConfig, apply_override, fill_date, read_job_file, validate_job
-from staticjob.errors import ConfigError
-from staticjob.evaluation.metrics import READS, Metric, Value, evaluate
-from staticjob.layout import Output, join
+from staticjob import claim, storage
+from staticjob.errors import ConfigError, DataError
+from staticjob.evaluation.grid import READS, Grid, Metric
+from staticjob.evaluation.metrics import evaluate
+from staticjob.evaluation.results import PointResult, SweepResult
+from staticjob.layout import WORK_FOLDER, Output, Work, join, sweep_html
 from staticjob.local_run import run_job
+from staticjob.prepare import prepare
 from staticjob.record import Record
-from staticjob.records import Manifest
+from staticjob.records import Manifest, Prepared
 
 
-class Point(Record):
-    """One job of a sweep: what it changed, and what came of it."""
+class PreparedPoint(Record):
+    """A pinned point. `splits` are those to tokenize: none where an earlier point has the same tokens."""
 
     settings: dict[str, Any]
     output: str
-    metrics: dict[str, Value]
-    rows: int
-    useful_tokens: int
-    useful_share: float
-    seconds: float
-    cost: float | None
+    work: str
+    splits: tuple[str, ...]
 
 
-class SweepResult(Record):
-    """`sweep.json`."""
+class PreparedSweep(Record):
+    """What `tabulate` counts."""
 
-    points: tuple[Point, ...]
+    name: str
+    output: str
+    points: tuple[PreparedPoint, ...]
+    metrics: tuple[Metric, ...]
 
 
-def run_sweep(path: str | Path, date: dt.date | None) -> tuple[SweepResult, str]:
-    """Run every point and count; returns the table and the URI of `sweep.json`.
+def run_sweep(grid: Grid) -> tuple[SweepResult, str]:
+    """Run every point here, one after the other, and count; returns the table and the URI of `sweep.json`.
 
-    Raises ConfigError for a grid or a metric that does not fit, before any point is run.
+    What can be known to be wrong with any point is raised before the first is run.
     """
-    points, metrics, output = read_sweep(path, date)
-    done = []
-    for settings, config in points:
-        manifest = run_job(config).manifest
-        done.append(_point(settings, config, manifest, metrics))
-    result = SweepResult(points=tuple(done))
-    uri = join(output, "sweep.json")
+    sweep, _ = prepare_points(grid)
+    for point in grid.points:
+        run_job(point.config, shared_tokens=shared_tokens(grid))
+    return tabulate(sweep)
+
+
+def prepare_points(grid: Grid) -> tuple[PreparedSweep, str]:
+    """Pin every point; returns the sweep and the URI it is kept at, for `load_sweep`."""
+    points, seen = [], set()
+    for point in grid.points:
+        work, prepared, _ = prepare(point.config, shared_tokens=shared_tokens(grid))
+        new = work.tokens not in seen
+        seen.add(work.tokens)
+        points.append(
+            PreparedPoint(
+                settings=point.settings,
+                output=point.config.output.uri,
+                work=work.uri,
+                splits=tuple(split.id for split in prepared.splits) if new else (),
+            )
+        )
+    base = grid.output
+    sweep = PreparedSweep(name=grid.base.name, output=base, points=tuple(points), metrics=grid.metrics)
+    digest = hashlib.sha256(sweep.model_dump_json().encode()).hexdigest()[:16]
+    uri = join(base, WORK_FOLDER, f"sweep-{digest}.json")
+    storage.put_json(uri, sweep)
+    return sweep, uri
+
+
+def shared_tokens(grid: Grid) -> str:
+    """Folder of the tokens that points of a grid share."""
+    return join(grid.output, WORK_FOLDER, "tokens")
+
+
+def load_sweep(uri: str) -> PreparedSweep:
+    """What `prepare_points` wrote; ConfigError when it is not there."""
+    sweep = storage.find_json(uri, PreparedSweep)
+    if sweep is None:
+        raise ConfigError(f"{uri}: no sweep here; give the URI that `staticjob sweep --prepare` printed")
+    return sweep
+
+
+def tabulate(sweep: PreparedSweep) -> tuple[SweepResult, str]:
+    """Count every point and write the table; returns it and the URI of `sweep.json`.
+
+    Raises DataError for a point that is not finished, or that another run has written since.
+    """
+    from staticjob.report.sweep import render_sweep
+
+    points = tuple(_count(point, sweep.metrics) for point in sweep.points)
+    result = SweepResult(name=sweep.name, points=points)
+    storage.put(sweep_html(sweep.output), render_sweep(result, sweep.output).encode())
+    uri = join(sweep.output, "sweep.json")
     storage.put_json(uri, result)
     return result, uri
 
 
-def read_sweep(
-    path: str | Path, date: dt.date | None
-) -> tuple[list[tuple[dict[str, Any], JobConfig]], list[Metric], str]:
-    """Points of a sweep's file as (settings, job), its metrics, and where its output lies."""
-    data = read_job_file(path)
-    grid, counted = data.pop("sweep", None), data.pop("metrics", None)
-    if not isinstance(grid, dict) or not all(isinstance(v, list) and v for v in grid.values()):
-        raise ConfigError(
-            f"{path}: sweep: expected fields with lists of values, e.g. limits.max_length: [128]"
-        )
-    try:
-        metrics = TypeAdapter(list[Metric]).validate_python(counted or [])
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{path}: metrics.{where}: {first['msg']}") from None
-    base = fill_date(validate_job(data, str(path)), date, str(path)).output.uri
-    points = []
-    for values in itertools.product(*grid.values()):
-        settings = dict(zip(grid, values, strict=True))
-        own = deepcopy(data)
-        for key, value in settings.items():
-            apply_override(own, f"{key}={yaml.safe_dump(value, default_flow_style=True)}")
-        own.setdefault("output", {})["uri"] = join(base, _folder(settings))
-        config = fill_date(validate_job(own, f"{path} at {settings}"), date, str(path))
-        points.append((settings, config))
-    return points, metrics, base
-
-
-def _folder(settings: dict[str, Any]) -> str:
-    """A folder's name by what the point changes: the same point finds its work again."""
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
-    return f"point-{digest}"
-
-
-def _point(settings: dict[str, Any], config: JobConfig, manifest: Manifest, metrics: list[Metric]) -> Point:
+def _count(point: PreparedPoint, metrics: tuple[Metric, ...]) -> PointResult:
+    output = Output(point.output)
+    prepared = storage.read_json(Work(point.work).job, Prepared)
+    manifest = storage.find_json(output.manifest, Manifest)
+    done = claim.success_of(output), manifest and manifest.fingerprint
+    if manifest is None or done != (prepared.fingerprint, prepared.fingerprint):
+        raise DataError(f"{point.output}: the point {point.settings} is not finished; run the sweep again")
     wanted = {"n_scored", *(READS[m.metric] for m in metrics)}
     wanted |= {name for m in metrics for name in (m.gold, m.group_by) if name}
-    rows = [row for batch in _read(Output(config.output.uri), manifest, wanted) for row in batch.to_pylist()]
-    return Point(
-        settings=settings,
-        output=config.output.uri,
+    rows = [row for table in _read(output, manifest, wanted) for row in table.to_pylist()]
+    return PointResult(
+        settings=point.settings,
+        output=point.output,
         metrics={metric.name: evaluate(metric, rows) for metric in metrics},
         rows=manifest.rows,
         useful_tokens=manifest.ledger.useful,

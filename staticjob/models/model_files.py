@@ -94,6 +94,13 @@ def wanted(name: str, model: ModelConfig) -> bool:
     return Path(last).suffix in _suffixes(model)
 
 
+def is_weights(name: str) -> bool:
+    """Whether the file `name` holds or describes weights, and nothing that texts become tokens by."""
+    path = Path(name)
+    settings = path.name in ("config.json", "generation_config.json") or name.endswith(".index.json")
+    return settings or path.suffix in {".safetensors", *PICKLES}
+
+
 def _suffixes(model: ModelConfig) -> set[str]:
     pickles = PICKLES if model.allow_pickle else set()
     code = {".py"} if model.trust_remote_code else set()

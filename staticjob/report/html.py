@@ -16,18 +16,24 @@ UNITS: dict[str, Callable[[float | None], str]] = {"duration": duration, "money"
 KINDS = ("useful", "padding", "dummy", "finished")
 
 
-def render_html(report: Report) -> str:
-    """Draw the report; every text of the job or its data is escaped."""
-    environment = Environment(
+def environment() -> Environment:
+    """Where pages are drawn: every text is escaped, and a name that is not there is an error."""
+    made = Environment(
         loader=PackageLoader("staticjob.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= UNITS
-    environment.filters |= {"count": count, "percent": percent, "plural": plural, "show_with": show_with}
-    return environment.get_template("page.html.j2").render(
+    made.filters |= UNITS
+    made.filters |= {"count": count, "percent": percent, "plural": plural, "show_with": show_with}
+    return made
+
+
+def render_html(report: Report) -> str:
+    """Draw the report."""
+    template = environment().get_template("page.html.j2")
+    return template.render(
         r=report,
         kinds=[kind for kind in KINDS if getattr(report.ledger, kind)],
         largest_rung=max((rung.ledger.slots for rung in report.rungs), default=0),

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 
 from staticjob import storage
 from staticjob.errors import InfrastructureError, StaticJobError
-from staticjob.layout import Output
+from staticjob.layout import Output, sweep_html
 from staticjob.planning import history
 from staticjob.status import JobStatus
 from staticjob_airflow.page.data import job_page
@@ -83,7 +83,7 @@ def make_app() -> FastAPI:
         except StaticJobError as error:
             return RunPage(run=found.info, message=str(error), job=None)
         if status is None:
-            return RunPage(run=found.info, message=NOT_PREPARED, job=None)
+            return RunPage(run=found.info, message=_without_job(found), job=None)
         return RunPage(run=found.info, message="", job=job_page(status))
 
     @app.get("/api/trend")
@@ -93,7 +93,8 @@ def make_app() -> FastAPI:
 
     @app.get("/report")
     def report(key: ReadableRun) -> Response:
-        data = storage.read(_output(key, snapshots).report_html)
+        sweep = _found(key).sweep
+        data = storage.read(sweep_html(sweep) if sweep else _output(key, snapshots).report_html)
         return Response(data, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
 
     @app.get("/manifest")
@@ -113,6 +114,13 @@ def _found(key: RunKey) -> Run:
     if run is None:
         raise HTTPException(404, f"DAG {key.dag_id} has no run {key.run_id} of a staticjob job")
     return run
+
+
+def _without_job(run: Run) -> str:
+    """What to say of a run that is not of one job, or not yet."""
+    if run.sweep is None:
+        return NOT_PREPARED
+    return f"A sweep: its points lie beneath {run.sweep}, and once all are done its report is their table."
 
 
 def _status(run: Run, snapshots: Snapshots) -> JobStatus | None:
@@ -140,7 +148,7 @@ def _line(run: Run, snapshots: Snapshots) -> JobLine:
     except StaticJobError as error:
         return _empty_line(run, str(error))
     if status is None:
-        return _empty_line(run, NOT_PREPARED)
+        return _empty_line(run, _without_job(run))
     page = job_page(status)
     return JobLine(
         run=run.info,

@@ -21,10 +21,14 @@ FINAL_STATES = ("success", "failed")
 
 @dataclass(frozen=True)
 class Run:
-    """A DAG run. work: address of its job's work prefix; None before `prepare` has succeeded."""
+    """A DAG run. work: address of its job's work prefix; None before `prepare` has succeeded.
+
+    sweep: output folder of a run that is a sweep; such a run has many jobs, and no `work`.
+    """
 
     info: RunInfo
     work: str | None
+    sweep: str | None = None
 
 
 def find_run(key: RunKey) -> Run | None:
@@ -59,8 +63,12 @@ def newest_runs(dag_ids: list[str]) -> list[Run]:
 
 
 def _run(session: Session, run: DagRun) -> Run:
-    query = XComModel.get_many(run_id=run.run_id, key="work", task_ids=PREPARE, dag_ids=run.dag_id, limit=1)
-    pushed = session.scalar(query)
+    def pushed(key: str) -> str | None:
+        """What prepare told the steps that follow."""
+        query = XComModel.get_many(run_id=run.run_id, key=key, task_ids=PREPARE, dag_ids=run.dag_id, limit=1)
+        found = session.scalar(query)
+        return None if found is None else str(XComModel.deserialize_value(found))
+
     state = str(run.state)
     info = RunInfo(
         dag_id=run.dag_id,
@@ -70,7 +78,7 @@ def _run(session: Session, run: DagRun) -> Run:
         ended=_time(run.end_date),
         final=state in FINAL_STATES,
     )
-    return Run(info, None if pushed is None else str(XComModel.deserialize_value(pushed)))
+    return Run(info, pushed("work"), sweep=pushed("output") if pushed("sweep") else None)
 
 
 def _time(moment: dt.datetime | None) -> str | None:

@@ -1,0 +1,73 @@
+"""The DAG of a sweep: every step is mapped over all points, then one table is made of them.
+
+prepare → tokenize[points × splits] → plan[points] → chunk[points × packs] → merge[points × groups]
+        → finish_point[points] → finish
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow.sdk import Asset, Context, task
+
+from staticjob_airflow.base import StaticJobOperator
+from staticjob_airflow.links import ReportLink
+from staticjob_airflow.prepare import PrepareOperator
+
+
+class PreparePointsOperator(PrepareOperator):
+    """`staticjob sweep --prepare`: returns `{work, split}` per split to tokenize, over all points.
+
+    Pushes `sweep`, the URI the sweep is kept at, its `output` folder, and the points' `works`.
+    """
+
+    command = ("sweep", "--prepare")
+
+    def pushed(self, context: Context, result: dict[str, Any]) -> list[Any]:
+        for key in ("sweep", "output"):
+            context["ti"].xcom_push(key, result[key])
+        points = result["points"]
+        context["ti"].xcom_push("works", [point["work"] for point in points])
+        return [{"work": point["work"], "split": split} for point in points for split in point["splits"]]
+
+
+class TabulateOperator(StaticJobOperator):
+    """`staticjob tabulate`: returns the table of all points, and emits it with the output asset.
+
+    sweep: URI of the prepared sweep, from prepare.
+    """
+
+    template_fields = (*StaticJobOperator.template_fields, "sweep")
+    operator_extra_links = (ReportLink(),)
+
+    def __init__(self, *, sweep: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.sweep = sweep
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        result = self.run_step("tabulate", self.sweep)
+        for outlet in self.outlets:
+            if isinstance(outlet, Asset):
+                context["outlet_events"][outlet].extra = result
+        return result
+
+
+@task(task_id="points")
+def list_points(works: Sequence[str]) -> list[str]:
+    """Airflow maps over what a task returns: the points' work prefixes need a task of their own."""
+    return list(works)
+
+
+@task(task_id="packs")
+def list_packs(works: Sequence[str], plans: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The packs of all points' plans."""
+    return [{"work": work, "pack": pack} for work, packs in zip(works, plans, strict=True) for pack in packs]
+
+
+@task(task_id="groups")
+def list_groups(works: Sequence[str], plans: Sequence[Sequence[str]]) -> list[dict[str, str]]:
+    """The merge groups of all points' plans."""
+    return [
+        {"work": work, "group": group} for work, groups in zip(works, plans, strict=True) for group in groups
+    ]
