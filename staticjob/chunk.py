@@ -27,6 +27,7 @@ from staticjob.records import Ceilings, Chunk, Commit, InputFile
 from staticjob.running import results
 from staticjob.running.assemble import HostBatch, batches, prefetched
 from staticjob.running.commit import FLUSH, Measured, publish
+from staticjob.running.finite import run_finite
 from staticjob.running.progress import Reporter
 from staticjob.running.standing import Standing
 from staticjob.running.watch import StopFlag, Watchdog
@@ -157,7 +158,7 @@ class ChunkRun:
         with Watchdog() as watchdog:
             for batch in prefetched(batches(self._work, chunk, first=kept.batches)):
                 began = time.perf_counter()
-                result = self._engine.run(shape, batch.ids, batch.lengths, batch.boundaries)
+                result = run_finite(self._engine, shape, batch.ids, batch.lengths, batch.boundaries)
                 self._take(batch, result)
                 self._compute_seconds += time.perf_counter() - began
                 watchdog.alive()
@@ -173,19 +174,11 @@ class ChunkRun:
             return self._commit(kept.batches, start_seconds)
 
     def _take(self, batch: HostBatch, result: HeadResult) -> None:
-        """Turn one engine result into rows; non-finite ones are computed again in float32."""
+        """Turn one engine result into rows."""
         n = len(batch.rows)
         columns = {name: values[:n] for name, values in result.columns.items()}
         bad = np.flatnonzero(~result.finite[:n])
-        reasons: dict[int, str] = {}
-        if len(bad):
-            again = self._engine.recompute_float32(batch.ids[bad], batch.lengths[bad], batch.boundaries[bad])
-            for name, values in columns.items():
-                values = values.copy()
-                values[bad] = again.columns[name]
-                columns[name] = values
-            still = bad[~again.finite]
-            reasons = {int(i): "result is not finite, in float32 neither" for i in still}
+        reasons = {int(i): "result is not finite, in float32 neither" for i in bad}
         table = results.batch_table(batch.rows, self._chunk.length, "static", columns, reasons)
         self._tables.append(table)
         self._pending.append(table)

@@ -7,6 +7,7 @@ rows in random order, once in a half-empty batch with dummy rows in between.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from staticjob.layout import Output, Work
 from staticjob.models import model_files
 from staticjob.record import Record
 from staticjob.records import WITH_RESULT, Chunk, Plan, Prepared
+from staticjob.running.finite import run_finite
 from staticjob.running.parts import read_ids, read_rows
 from staticjob.running.results import vectors
 
@@ -44,16 +46,18 @@ class RungVerdict(Record):
     rows: int
     compared: int = Field(description="results compared: each row that can be, in two batches")
     equal: int = Field(description="of these, bit-equal to the published one")
-    max_difference: float = Field(description="largest absolute difference of a component")
+    not_finite: int = Field(description="of those compared, results that came out not finite now")
+    max_difference: float = Field(description="largest absolute difference of a component, where finite")
 
 
 class VerifyReport(Record):
     """What verify saw."""
 
     rows: int = Field(description="rows sampled")
-    skipped: int = Field(description="of these, rows whose published result another way produced")
+    skipped: int = Field(description="of these, rows without a published result, or with one of vLLM")
     compared: int
     equal: int
+    not_finite: int = Field(description="of those compared, results that came out not finite now")
     max_difference: float
     bit_equal: bool
     within_rounding: bool
@@ -63,12 +67,17 @@ class VerifyReport(Record):
 
     def check(self) -> None:
         """Raise DataError when a result differs by more than rounding."""
-        if not self.within_rounding:
-            raise DataError(
-                f"verify: {self.compared - self.equal} of {self.compared} results differ, by up to "
-                f"{self.max_difference:.3g} where {self.dtype} rounding explains "
-                f"{ROUNDING[self.dtype]:.3g}; was the output written by another model or engine?"
-            )
+        if self.within_rounding:
+            return
+        if self.not_finite:
+            how = f"{self.not_finite} of them not finite now"
+        else:
+            explained = ROUNDING[self.dtype]
+            how = f"by up to {self.max_difference:.3g} where {self.dtype} rounding explains {explained:.3g}"
+        raise DataError(
+            f"verify: {self.compared - self.equal} of {self.compared} results differ, {how}; "
+            "was the output written by another model or engine?"
+        )
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,8 @@ class Sample:
 def verify(work: Work, prepared: Prepared, plan: Plan, rows: int, seed: int) -> VerifyReport:
     """Sample about `rows` rows of all rungs, run them again and compare.
 
-    Rows answered by another engine, or computed again in float32, are counted as skipped.
+    Rows without a result or answered by another engine are counted as skipped. One that the run computed
+    again in float32, for it was not finite, is compared with the same done again.
     Raises DataError when the output is not there or holds another number of rows.
     """
     from staticjob.engine import Shape
@@ -116,19 +126,22 @@ def verify(work: Work, prepared: Prepared, plan: Plan, rows: int, seed: int) -> 
                 rows=len(own),
                 compared=len(differences),
                 equal=sum(equal for equal, _ in differences),
-                max_difference=max((size for _, size in differences), default=0.0),
+                not_finite=sum(math.isinf(size) for _, size in differences),
+                max_difference=max((size for _, size in differences if math.isfinite(size)), default=0.0),
             )
         )
     compared, equal = sum(v.compared for v in verdicts), sum(v.equal for v in verdicts)
+    not_finite = sum(v.not_finite for v in verdicts)
     largest = max((v.max_difference for v in verdicts), default=0.0)
     return VerifyReport(
         rows=sum(v.rows for v in verdicts),
         skipped=skipped,
         compared=compared,
         equal=equal,
+        not_finite=not_finite,
         max_difference=largest,
         bit_equal=compared == equal,
-        within_rounding=largest <= ROUNDING[again.dtype],
+        within_rounding=not not_finite and largest <= ROUNDING[again.dtype],
         device=again.device,
         dtype=again.dtype,
         rungs=tuple(verdicts),
@@ -185,7 +198,7 @@ class _HeadsAgain:
         samples: Standing,
     ) -> HeadResult:
         boundaries = np.array([-1 if s is None else s.boundary for s in samples], np.int32)
-        return self._engine.run(shape, ids, lengths, boundaries)
+        return run_finite(self._engine, shape, ids, lengths, boundaries)
 
 
 def choose(
@@ -285,7 +298,10 @@ def _run_again(
     members: int,
     rng: np.random.Generator,
 ) -> Iterator[tuple[bool, float]]:
-    """(bit-equal, largest difference) per row, run `members` at a time at random places of a batch."""
+    """(bit-equal, largest difference) per row, run `members` at a time at random places of a batch.
+
+    A row that comes out not finite, in float32 neither, differs infinitely.
+    """
     from staticjob.engine import Shape
 
     order = rng.permutation(len(samples))
@@ -301,7 +317,8 @@ def _run_again(
             standing[place] = sample
         result = again.run(Shape(length, batch), ids, lengths, standing)
         for place, sample in zip(places, group, strict=True):
-            if not result.finite[place]:
+            if not result.finite[place]:  # the published one was
+                yield False, math.inf
                 continue
             pairs = [(result.columns[name][place], value) for name, value in sample.published.items()]
             compared = [_compare(new, old) for new, old in pairs]

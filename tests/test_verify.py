@@ -13,6 +13,8 @@ from fabricate import fabricate
 from small_jobs import Planned, job, planned, texts, write_input
 
 from staticjob import storage
+from staticjob.engine import StaticEngine
+from staticjob.engine.heads import HeadResult
 from staticjob.errors import DataError
 from staticjob.merge import merge_group
 from staticjob.running.pack import run_pack
@@ -78,6 +80,39 @@ def test_an_output_that_differs_is_reported_and_refused_beyond_rounding(publishe
     assert gross.max_difference == pytest.approx(0.5, abs=1e-4)
     with pytest.raises(DataError, match=r"results differ, by up to 0\.5"):
         gross.check()
+
+
+def lose(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """Have the engine's `method` give no row a finite result."""
+    real = getattr(StaticEngine, method)
+
+    def lost(*args: object) -> HeadResult:
+        result = real(*args)
+        columns = {name: np.full_like(values, np.nan) for name, values in result.columns.items()}
+        return HeadResult(columns, np.zeros_like(result.finite))
+
+    monkeypatch.setattr(StaticEngine, method, lost)
+
+
+def test_a_row_that_is_not_finite_is_computed_again_as_the_run_does_and_compared(
+    published: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose(monkeypatch, "run")
+    report = run_verify(published, 8)
+    assert (report.compared, report.skipped, report.not_finite) == (16, 0, 0)
+    assert report.within_rounding
+    assert report.max_difference > 0
+
+
+def test_a_published_row_that_is_never_finite_again_is_refused(
+    published: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for method in ("run", "recompute_float32"):
+        lose(monkeypatch, method)
+    report = run_verify(published, 8)
+    assert (report.compared, report.equal, report.not_finite, report.bit_equal) == (16, 0, 16, False)
+    with pytest.raises(DataError, match="16 of 16 results differ, 16 of them not finite now"):
+        report.check()
 
 
 def test_verify_before_merge_names_the_file_that_is_missing(published: Planned) -> None:
