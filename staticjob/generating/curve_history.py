@@ -31,11 +31,11 @@ class Earlier(Record):
     vllm: VllmRates | None = None
 
     @classmethod
-    def of(cls, cap: int, chunks: Iterable[tuple[int, Outcome]], before: Self | None) -> Self:
-        """From all commits of a run (rung, outcome); speed it did not measure is `before`'s."""
+    def of(cls, cap: int, chunks: Iterable[tuple[int, Outcome]], before: Self) -> Self:
+        """From all commits of a run (rung, outcome); what it did not measure is `before`'s."""
         lengths: Counter[int] = Counter()
         shapes: dict[tuple[int, int], ShapeRates] = {}
-        vllm = before.vllm if before else None
+        vllm = before.vllm
         for length, outcome in chunks:
             lengths.update(outcome.lengths)
             if outcome.static_rates:
@@ -43,8 +43,12 @@ class Earlier(Record):
                     length=length, rates=outcome.static_rates
                 )
             vllm = outcome.vllm_rates or vllm
-        kept = tuple(shapes[key] for key in sorted(shapes)) or (before.static_shapes if before else ())
-        return cls(cap=cap, lengths=dict(sorted(lengths.items())), static_shapes=kept, vllm=vllm)
+        return cls(
+            cap=cap if lengths else before.cap,
+            lengths=dict(sorted(lengths.items())) or before.lengths,
+            static_shapes=tuple(shapes[key] for key in sorted(shapes)) or before.static_shapes,
+            vllm=vllm,
+        )
 
     def seen(self, cap: int) -> Observed | None:
         """Its rows as the policy counts them; None where there are none, or a lower cap ended them."""

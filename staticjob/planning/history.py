@@ -102,20 +102,21 @@ def append(
 ) -> None:
     """Add a finished run, replacing an earlier record of the same fingerprint and output.
 
+    What a run did not measure stays as an earlier one of the same model measured it.
     The last writer wins: two runs that finish at once may lose one line of history, no result.
     """
     old = read(uri)
     runs = [
         r for r in (old.runs if old else ()) if (r.fingerprint, r.output) != (run.fingerprint, run.output)
     ]
-    kept = rates or (old.rates if old else None)
+    same = old if old and old.model_digest == model_digest else None
     storage.put_json(
         uri,
         History(
             model_digest=model_digest,
-            rates=kept,
+            rates=rates or (same.rates if same else None),
             device_memory=device_memory or (old.device_memory if old else None),
             runs=(*runs, run)[-KEPT_RUNS:],
-            generation=generation or (old.generation if old else None),
+            generation=generation or (same.generation if same else None),
         ),
     )
