@@ -47,8 +47,8 @@ def prepare(
 
     `output` replaces the job's own output (a dry run prepares into a temporary folder). With `run`
     the output is claimed, which ends what another run would still publish there; a job that is only
-    planned leaves a claim that stands. `shared_tokens` is a folder for the tokens of several jobs: those
-    whose texts become the same tokens find each other's there.
+    planned leaves a claim that stands, and what a run of the same job goes by. `shared_tokens` is a
+    folder for the tokens of several jobs: those whose texts become the same tokens find each other's there.
     Raises ConfigError or DataError for whatever can be known now: missing input, missing model
     or tokenizer, limits beyond the model's, an output prefix another run is writing.
     """
@@ -67,7 +67,8 @@ def prepare(
     work = replace(target.work(identity), shared_tokens=tokens)
     if run or claim.holder(target) is None:
         claim.take(target.uri, identity)
-    storage.put_json(work.started, Started(started=now()))
+    if run:
+        storage.put_json(work.started, Started(started=now()))
     before = storage.find_json(work.job, Prepared)
     record = Prepared(
         staticjob=__version__,
@@ -80,8 +81,8 @@ def prepare(
         created=before.created if before else now(),
     )
     # Settings that change no result (a price, an error ceiling, where the input lies) may have
-    # changed since: the record is always the job as it is now.
-    if record != before:
+    # changed since: the record is the job as it was last run.
+    if before is None or (run and record != before):
         resolved = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
         storage.put(work.config, resolved.encode())
         storage.put_json(work.job, record)

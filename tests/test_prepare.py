@@ -124,6 +124,14 @@ def test_a_new_error_ceiling_reaches_a_job_that_is_already_prepared(base: Path) 
     assert storage.read_json(work.job, Prepared) == record
 
 
+def test_a_forecast_with_other_settings_leaves_the_running_job_as_it_is(base: Path) -> None:
+    work, _, _ = prepare(job(str(base)))
+    before = [storage.read(uri) for uri in (work.job, work.config, work.started)]
+    _, forecast, _ = prepare(job(str(base), limits={"max_error_rate": 1.0}), run=False)
+    assert forecast.config.limits.max_error_rate == 1.0
+    assert [storage.read(uri) for uri in (work.job, work.config, work.started)] == before
+
+
 def test_a_limit_beyond_the_models_positions_is_refused(base: Path) -> None:
     with pytest.raises(ConfigError, match="513 is beyond the 512 positions") as error:
         prepare(job(str(base), limits={"max_length": 513}, batching={"ladder": [513]}))
