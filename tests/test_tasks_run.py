@@ -34,6 +34,7 @@ from staticjob.running.watch import StopFlag
 from staticjob.verify import verify
 
 CLS, SEP = 2, 3
+TEXTS = {"generate": {"max_new_tokens": 4}}
 
 
 @pytest.fixture
@@ -258,6 +259,9 @@ def test_a_whole_text_is_scored_from_the_first_token_that_has_one_before_it(
         ("reward", {"messages"}, "number", {}, "no chat template"),
         ("logprob", {"text"}, "classifier", {}, "task logprob needs a causal language model"),
         ("logprob", {"context"}, "causal", {}, "'context' and 'continuation'"),
+        ("rerank", {"query"}, "number", {}, "'document' and 'query' or 'documents' and 'query'"),
+        ("generate", {"prompt"}, "classifier", TEXTS, "task generate needs a causal language model"),
+        ("generate", {"messages"}, "causal", TEXTS, "no chat template"),
         ("rerank", {"query", "document"}, "number", {"rerank": {"group_by": "g"}}, "'g' in input.keep too"),
         ("classify", {"text"}, "classifier", {"rerank": {"group_by": "id"}}, "task classify gives no ranks"),
         ("rerank", {"query", "document"}, "causal", {"rerank": {"template": "{query}"}}, "{document} once"),

@@ -12,7 +12,7 @@ from staticjob.models.model_files import model_config
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")
 
 
-def causal_config(model_dir: Path, task: str) -> dict[str, Any]:
+def require_causal(model_dir: Path, task: str) -> dict[str, Any]:
     """config.json of a causal language model; ConfigError when the model says that it is something else."""
     config = model_config(model_dir)
     classes = config.get("architectures") or []
@@ -21,6 +21,12 @@ def causal_config(model_dir: Path, task: str) -> dict[str, Any]:
         raise ConfigError(
             f"model {model_dir}: task {task} needs a causal language model, config.json names {found}"
         )
+    return config
+
+
+def causal_config(model_dir: Path, task: str) -> dict[str, Any]:
+    """As `require_causal`, of a model whose logits are its last layer's; ConfigError for another."""
+    config = require_causal(model_dir, task)
     for name in SCALES:
         if config.get(name, 1) != 1:
             raise ConfigError(

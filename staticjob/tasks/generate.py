@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from staticjob.chat import ChatEncoder
 from staticjob.config import GenerateConfig, JobConfig
 from staticjob.encoding import Encoded, TextEncoder, load_tokenizer
+from staticjob.models.causal_config import require_causal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +28,7 @@ def fields(job: JobConfig, model_dir: Path) -> list[pa.Field]:
     """`text`, token counts and reason to finish; with n samples each is a list of n."""
     import pyarrow as pa
 
+    require_causal(model_dir, "generate")
     options = options_of(job)
     kinds = {
         "text": pa.string(),
