@@ -19,7 +19,7 @@ from airflow_home import REPOSITORY
 from staticjob_airflow.adhoc import form, job_from_form
 from staticjob_airflow.jobs import load_folder
 
-from staticjob.config import JobConfig, validate_job
+from staticjob.config import GenerateConfig, HandoverConfig, JobConfig, validate_job
 
 STEPS = ["prepare", "tokenize", "plan", "groups", "chunk", "merge", "finish"]
 SLOW = ["torch", "transformers", "pyarrow", "tokenizers", "numpy", "fastapi"]
@@ -285,8 +285,34 @@ def test_a_typed_field_of_the_form_means_what_it_means_in_a_job_file(
     assert getattr(getattr(job, section), name) == expected
 
 
+def test_the_ad_hoc_form_takes_a_job_that_generates() -> None:
+    (adhoc,) = _bag("staticjob_adhoc.py").dags.values()
+    typed = {
+        "task": "generate",
+        "input.columns": {"prompt": "question"},
+        "generate.max_new_tokens": 64,
+        "generate.temperature": 0.7,
+        "generate.stop": r'["\n\n"]',
+        "generate.handover.least_gain": 0.2,
+    }
+    for key, value in typed.items():
+        assert adhoc.params.get_param(key).resolve(value) == value
+    filled = {key: _default(param) for key, param in form().items()}
+    job = validate_job(job_from_form({**filled, **REQUIRED, **typed}), "form")
+    assert job.generate == GenerateConfig(
+        max_new_tokens=64, temperature=0.7, stop=("\n\n",), handover=HandoverConfig(least_gain=0.2)
+    )
+
+
 @pytest.mark.parametrize(
-    ("key", "value"), [("name", ""), ("task", "dance"), ("limits.max_error_rate", 2), ("model.dtype", "int3")]
+    ("key", "value"),
+    [
+        ("name", ""),
+        ("task", "dance"),
+        ("limits.max_error_rate", 2),
+        ("model.dtype", "int3"),
+        ("generate.max_new_tokens", 0),
+    ],
 )
 def test_the_form_itself_refuses_what_a_job_file_would(key: str, value: Any) -> None:
     with pytest.raises(ParamValidationError):
