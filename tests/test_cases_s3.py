@@ -116,6 +116,11 @@ def test_s4_six_refusals_in_a_row_are_waited_out(proxy: Proxy, s3: Any) -> None:
     assert [fault.times for fault in proxy.faults] == [0, 0, 0, 0]
 
 
+def test_an_outage_of_half_a_minute_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "uniform", lambda shortest, longest: shortest)
+    assert sum(Patience().delays()) > 30
+
+
 @pytest.mark.parametrize("method", ["PUT", "POST"])
 def test_s4_a_store_that_stays_down_leaves_no_key_and_no_open_upload(
     proxy: Proxy, s3: Any, monkeypatch: pytest.MonkeyPatch, method: str

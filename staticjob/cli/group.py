@@ -31,7 +31,7 @@ ENVIRONMENT
   STATICJOB_FLUSH_SECONDS     seconds of finished batches a killed chunk may lose (30)
   STATICJOB_STALL_SECONDS     silence after which an engine counts as hung (600)
   STATICJOB_STORE_TIMEOUT     seconds a request to the store may take (60)
-  STATICJOB_STORE_ATTEMPTS    tries of a request to the store (8)
+  STATICJOB_STORE_ATTEMPTS    tries of a request to the store (10)
   STATICJOB_STORE_DELAY       seconds before the second try, doubled for each further one (0.2)
   STATICJOB_DIE_WITH_PARENT   1: end at once when the parent process ends
 

@@ -22,7 +22,7 @@ DELAY = "STATICJOB_STORE_DELAY"
 class Patience:
     """How long the store is waited for; read from the environment by `from_environment`."""
 
-    attempts: int = 8
+    attempts: int = 10  # with these delays, a store that is down for half a minute is waited out
     timeout: float = 60.0  # seconds to connect, and seconds without a byte
     delay: float = 0.2  # seconds before the second attempt; doubles up to MAX_DELAY
 
