@@ -70,7 +70,7 @@ class JobStatus:
             },
             "rows": {"done": self.rows_done, "total": to_run},
             "statuses": {str(s): n for s, n in plan.statuses.items()} if plan else None,
-            "ledger": paid.model_dump(exclude={"finished"}),
+            "ledger": paid.model_dump(),
             "slots_planned": plan.ledger.slots if plan else None,
             "useful_share": paid.useful_share,
             "errors": [e.model_dump(mode="json") for e in self.first_errors()],

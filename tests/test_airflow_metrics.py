@@ -21,7 +21,7 @@ from staticjob_airflow.chunk import ChunkOperator
 DASHBOARD = Path(__file__).parents[1] / "docker" / "grafana" / "staticjob.json"
 FINISHED: dict[str, Any] = {
     "statuses": {"ok": 2, "empty": 1},
-    "ledger": {"useful": 60, "padding": 10, "dummy": 20, "slots": 100},
+    "ledger": {"useful": 60, "padding": 10, "dummy": 20, "finished": 10, "slots": 100},
     "useful_share": 0.6,
     "seconds": 5.0,
     "cost": 0.25,

@@ -32,7 +32,7 @@ UTC = dt.UTC
 FINISHED = {
     "rows": 3,
     "statuses": {"ok": 2, "empty": 1},
-    "ledger": {"useful": 60, "padding": 10, "dummy": 20, "slots": 100},
+    "ledger": {"useful": 60, "padding": 10, "dummy": 20, "finished": 10, "slots": 100},
     "useful_share": 0.6,
     "seconds": 5.0,
     "cost": None,

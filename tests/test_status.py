@@ -13,9 +13,13 @@ from staticjob.errors import ConfigError, DataError
 from staticjob.ledger import Ledger
 from staticjob.local_run import run_job
 from staticjob.prepare import prepare
-from staticjob.records import Progress
+from staticjob.records import Manifest, Progress
 from staticjob.status import SILENT_SECONDS, find_work, read_status
+from staticjob.terminal.payloads import manifest_json
 from staticjob.terminal.progress import show_status
+
+# As of a chunk that generates.
+LEDGER = Ledger(useful=100, padding=10, dummy=8, finished=10, slots=128)
 
 
 @pytest.fixture
@@ -35,7 +39,7 @@ def progress(made: Planned, state: str, age: float = 0.0, reason: str = "") -> N
             "batches_done": 1,
             "batches_total": chunk.batches,
             "rows_done": chunk.batch,
-            "ledger": Ledger(useful=100, padding=28, slots=128),
+            "ledger": LEDGER,
             "seconds": 1.0,
             "heartbeat": beat.isoformat(),
             "reason": reason,
@@ -75,6 +79,31 @@ def test_a_chunk_without_a_recent_heartbeat_is_not_running(made: Planned) -> Non
     status = read_status(made.output.uri)
     assert status.payload()["chunks"]["running"] == 0
     assert status.state == "planned"
+
+
+def test_every_ledger_that_is_printed_sums(made: Planned) -> None:
+    progress(made, "running")
+    manifest = Manifest(
+        job="small",
+        task="generate",
+        fingerprint=made.prepared.fingerprint,
+        rows=1,
+        statuses={},
+        ledger=LEDGER,
+        files=(),
+        engines={},
+        forecast=made.plan.forecast,
+        seconds=1.0,
+        cost=None,
+        rates=None,
+        versions={},
+        command="",
+        finished="",
+    )
+    printed = (read_status(made.work.uri).payload(), manifest_json(made.prepared, manifest))
+    for ledger in (payload["ledger"] for payload in printed):
+        assert ledger["slots"] == 128
+        assert ledger["useful"] + ledger["padding"] + ledger["dummy"] + ledger["finished"] == 128
 
 
 def test_a_failed_chunk_shows_its_reason(made: Planned, capsys: pytest.CaptureFixture[str]) -> None:

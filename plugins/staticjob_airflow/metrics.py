@@ -45,9 +45,6 @@ def run_finished(job: str, result: Mapping[str, Any]) -> None:
 
 
 def active_share(ledger: Mapping[str, int]) -> float:
-    """Slots of real rows that had not ended, over all slots of real rows; 1.0 where none was computed.
-
-    The printed ledger leaves `finished` out: it is what the others lack of the sum.
-    """
+    """Slots of real rows that had not ended, over all slots of real rows; 1.0 where none was computed."""
     rows = ledger["slots"] - ledger["dummy"]
-    return (ledger["useful"] + ledger["padding"]) / rows if rows else 1.0
+    return (rows - ledger["finished"]) / rows if rows else 1.0

@@ -42,7 +42,7 @@ def chunk(work: str, chunks: tuple[str, ...], pack: int | None, as_json: bool) -
         {
             "chunks": {"done": len(result.commits), "reused": result.reused, "total": len(set(chunks))},
             "rows": sum(c.rows for c in result.commits),
-            "ledger": ledger.model_dump(exclude={"finished"}),
+            "ledger": ledger.model_dump(),
             "kept_batches": sum(c.kept_batches for c in result.commits),
             "seconds": sum(c.seconds for c in result.commits),
         },
