@@ -9,7 +9,6 @@ result, so of two workers on one chunk exactly one is believed.
 from __future__ import annotations
 
 import logging
-import os
 import re
 import time
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from staticjob.planning.device import peak_resident
 from staticjob.records import Ceilings, Chunk, Commit, InputFile
 from staticjob.running import results
 from staticjob.running.assemble import HostBatch, batches, prefetched
-from staticjob.running.commit import FLUSH, Measured, publish
+from staticjob.running.commit import FLUSH, FLUSH_SECONDS, EngineFacts, Measured, publish
 from staticjob.running.finite import run_finite
 from staticjob.running.progress import Reporter
 from staticjob.running.standing import Standing
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FLUSH_SECONDS = float(os.environ.get("STATICJOB_FLUSH_SECONDS", "30"))
 # Rows held before a flush even when 30 s have not passed: a fast device fills a whole chunk sooner.
 FLUSH_ROWS = 65_536
 FLUSH_NAME = re.compile(rf"{FLUSH}(\d+)-(\d+)\.arrow$")
@@ -203,12 +201,14 @@ class ChunkRun:
             kept_batches=kept_batches,
             seconds=self._standing.seconds,
             compute_seconds=self._compute_seconds,
-            start_seconds=start_seconds,
-            peak_bytes=self._engine.peak_bytes() or peak_resident(),
-            device=self._engine.device,
-            dtype=self._engine.dtype,
-            versions=self._engine.versions,
-            ceilings=self._ceilings,
+            engine=EngineFacts(
+                device=self._engine.device,
+                dtype=self._engine.dtype,
+                versions=self._engine.versions,
+                start_seconds=start_seconds,
+                peak_bytes=self._engine.peak_bytes() or peak_resident(),
+                ceilings=self._ceilings,
+            ),
         )
         # The schema's notes come from the head; a cast to the same types copies nothing.
         schema = results.result_schema([field.arrow() for field in self._engine.fields()])

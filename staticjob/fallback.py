@@ -120,7 +120,8 @@ class Vllm:
         self._settings, self._stall, self._command = settings, stall_seconds, list(command)
         self._process: _Process | None = None
         self._steps: list[VllmStep] = []
-        self.start_seconds = 0.0
+        self._starts = 0
+        self.start_seconds = 0.0  # of all its starts
 
     def __enter__(self) -> Self:
         return self
@@ -162,7 +163,7 @@ class Vllm:
 
     def rates(self) -> VllmRates | None:
         """Speed as measured over all steps so far; None before there are enough."""
-        return fit_rates(self._steps, self.start_seconds)
+        return fit_rates(self._steps, self.start_seconds / max(1, self._starts))
 
     def _attempt(self, requests: list[TailRequest], tick: Callable[[], None]) -> Iterator[TailResult]:
         if not requests:
@@ -170,7 +171,8 @@ class Vllm:
         if self._process is None:
             self._process = _Process(self._command, self._settings)
             ready = self._process.receive(START_SECONDS, tick)
-            self.start_seconds = float(ready["ready"])
+            self.start_seconds += float(ready["ready"])
+            self._starts += 1
         self._process.send([asdict(request) for request in requests])
         while True:
             message = self._process.receive(self._stall, tick)

@@ -216,7 +216,7 @@ def finish(work: Work, prepared: Prepared, plan: Plan) -> tuple[Manifest, bool]:
 
 def report(work: Work, prepared: Prepared, plan: Plan) -> None:
     """Write the report of the chunks committed so far."""
-    from staticjob.running.pack import committed
+    from staticjob.running.commit import committed
 
     found = (committed(work, chunk) for chunk in plan.chunks)
     _write_report(prepared, plan, [commit for commit in found if commit])

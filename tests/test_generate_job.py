@@ -91,7 +91,7 @@ def test_a_broken_run_goes_on_with_the_batches_it_had_flushed(tmp_path, model, t
     undisturbed = job(base(tmp_path / "whole", texts), model)
     run_job(undisturbed)
     config = job(base(tmp_path / "broken", texts), model)
-    monkeypatch.setattr("staticjob.generating.generate_chunk.FLUSH_SECONDS", 0)
+    monkeypatch.setattr("staticjob.generating.text_store.FLUSH_SECONDS", 0)
     seen = []
 
     def fail(self, rows, tokens, kept=False):

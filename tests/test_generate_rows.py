@@ -15,9 +15,10 @@ from staticjob.engine.decode import StaticDecoder
 from staticjob.engine.shape import Shape
 from staticjob.errors import ConfigError
 from staticjob.fallback import TailRequest, TailResult
-from staticjob.generating.generate_rows import ChunkRows, PromptBatch, RowKey, Tail, decoder_settings
+from staticjob.generating.generate_rows import TextWriter, decoder_settings
 from staticjob.generating.options import GenerateOptions, stop_ids
 from staticjob.generating.tail_policy import TailPolicy
+from staticjob.generating.text_rows import NO_CHANCES, PromptBatch, RowKey, Tail
 from staticjob.policy import Scope
 
 CAP = 24
@@ -72,11 +73,14 @@ def run(checkpoint, rows: list[list[int]], chosen: TailPolicy, options: Generate
     ends = stop_ids(checkpoint, options)
     sampling, ending = decoder_settings(options, ends)
     decoder = StaticDecoder(checkpoint, ModelConfig(path="x"), [SHAPE], CAP, sampling, ending, lanes=2)
-    chunk = ChunkRows(chosen, letters(), options, ends)
-    done = list(chunk.static(decoder, batches(rows)))
+    writer = TextWriter(letters(), options, ends)
+    prompts = batches(rows)
+    done = list(writer.static(decoder, prompts, chosen))
     continued = Continued(tiny_models.load(checkpoint))
     texts = [text for batch in done for text in batch.rows]
-    texts += chunk.tails([tail for batch in done for tail in batch.tails], continued)
+    tails = [tail for batch in done for tail in batch.tails]
+    tails += [batch.tail(row) for batch in prompts[len(done) :] for row in range(len(batch.keys))]
+    texts += writer.tails(tails, continued)
     assert sorted(text.key.row for text in texts) == list(range(len(rows)))
     return {text.key.row: text for text in texts}, continued, done
 
@@ -99,11 +103,13 @@ def common(alone: list[list[int]], after: int) -> int:
 
 
 def test_static_rows_have_the_text_of_their_tokens(checkpoint, rows, alone):
-    texts, continued, done = run(checkpoint, rows, policy(10), GenerateOptions(CAP, ignore_eos=True))
+    texts, continued, done = run(
+        checkpoint, rows, policy(10), GenerateOptions(CAP, ignore_eos=True, token_ids=True)
+    )
     assert not continued.seen
     assert [len(batch.rows) for batch in done] == [4, 4, 2]
     for row, tokens in enumerate(alone):
-        assert texts[row].tokens == tuple(tokens)
+        assert texts[row].tokens.tolist() == tokens
         assert texts[row].text == "".join(chr(33 + t) for t in tokens)
         assert (texts[row].finish, texts[row].engine) == ("length", "static")
         assert texts[row].n_prompt == len(rows[row])
@@ -122,35 +128,35 @@ class Scripted(TailPolicy):
 
 def test_tails_are_joined_to_what_the_static_engine_generated(checkpoint, rows, alone):
     chosen = Scripted("static", Scope(16, 10.0, CAP, 10), 4, 2, "cpu")
-    options = GenerateOptions(CAP, ignore_eos=True, logprobs=True)
+    options = GenerateOptions(CAP, ignore_eos=True, logprobs=True, token_ids=True)
     texts, continued, done = run(checkpoint, rows, chosen, options)
     assert [texts[row].engine for row in range(10)] == ["static"] * 4 + ["static+vllm"] * 4 + ["vllm"] * 2
     for row, tokens in enumerate(alone):
-        assert texts[row].tokens == tuple(tokens)
+        assert texts[row].tokens.tolist() == tokens
         assert len(texts[row].logprobs) == CAP
     assert [request.generated for request in continued.seen] == [8] * 4 + [0] * 2
     assert [request.max_new_tokens for request in continued.seen] == [CAP - 8] * 4 + [CAP] * 2
-    assert [batch.curve and batch.curve.handover for batch in done] == [None, 7, None]
+    assert [(batch.curve.steps, batch.curve.left) for batch in done] == [(CAP - 1, 0), (7, 4)]
 
 
 def test_an_insisted_engine_gets_every_row_whole(checkpoint, rows, alone):
-    texts, continued, done = run(checkpoint, rows, policy(10, "vllm"), GenerateOptions(CAP, ignore_eos=True))
-    assert all(batch.curve is None for batch in done)
+    texts, continued, done = run(
+        checkpoint, rows, policy(10, "vllm"), GenerateOptions(CAP, ignore_eos=True, token_ids=True)
+    )
+    assert not done
     assert [request.generated for request in continued.seen] == [0] * 10
-    assert {row: text.tokens for row, text in texts.items()} == {
-        row: tuple(tokens) for row, tokens in enumerate(alone)
-    }
+    assert [texts[row].tokens.tolist() for row in range(10)] == alone
     assert {text.engine for text in texts.values()} == {"vllm"}
 
 
 def test_a_token_that_ends_rows_counts_and_is_not_text(checkpoint, rows, alone):
     end = common(alone, 2)
-    options = GenerateOptions(CAP, stop_token_ids=(end,), ignore_eos=True)
+    options = GenerateOptions(CAP, stop_token_ids=(end,), ignore_eos=True, token_ids=True)
     texts, _, _ = run(checkpoint, rows, policy(10), options)
     stopped = 0
     for row, tokens in enumerate(alone):
         count = tokens.index(end) + 1 if end in tokens else CAP
-        assert texts[row].tokens == tuple(tokens[:count])
+        assert texts[row].tokens.tolist() == tokens[:count]
         if end in tokens:
             stopped += 1
             assert texts[row].finish == "stop"
@@ -160,25 +166,27 @@ def test_a_token_that_ends_rows_counts_and_is_not_text(checkpoint, rows, alone):
 
 def test_a_stop_string_ends_static_rows_and_their_batch(checkpoint, rows, alone):
     first = "".join(chr(33 + t) for t in alone[0])
-    options = GenerateOptions(CAP, stop=(first[4:7],), ignore_eos=True)
+    options = GenerateOptions(CAP, stop=(first[4:7],), ignore_eos=True, token_ids=True)
     texts, _, done = run(checkpoint, rows[:1], policy(1), options)
     assert texts[0].text == first[: first.index(first[4:7])]
     assert texts[0].finish == "stop"
-    assert len(texts[0].tokens) == len(texts[0].text) + 3
-    assert done[0].curve.steps == len(texts[0].tokens) - 1
+    assert texts[0].n_tokens == len(texts[0].tokens) == len(texts[0].text) + 3
+    assert done[0].curve.steps == texts[0].n_tokens - 1
 
 
 def test_a_stop_string_that_began_before_the_handover_is_found_after_it(checkpoint, rows, alone):
-    chunk = ChunkRows(policy(1), letters(), GenerateOptions(CAP, stop=("CDE",)), ())
-    tail = Tail(RowKey(0, 5), (1, 2), tuple(ord(c) - 33 for c in "ABC"))
+    writer = TextWriter(letters(), GenerateOptions(CAP, stop=("CDE",)), ())
+    so_far = np.array([ord(c) - 33 for c in "ABC"], np.int32)
+    tail = Tail(RowKey(0, 5), np.array([1, 2], np.int32), so_far, NO_CHANCES)
 
     class Answers:
         def run(self, requests, alive):
             return [TailResult(0, tuple(ord(c) - 33 for c in "DEFG"), "length")]
 
-    (text,) = chunk.tails([tail], Answers())
+    (text,) = writer.tails([tail], Answers())
     assert (text.text, text.finish, text.engine) == ("AB", "stop", "static+vllm")
-    assert len(text.tokens) == 5
+    assert (text.n_tokens, text.n_handed) == (5, 3)
+    assert text.tokens is None  # nobody asked for them
 
 
 def test_the_models_own_ends_come_from_both_of_its_files(checkpoint, tmp_path):

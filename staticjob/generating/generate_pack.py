@@ -1,7 +1,9 @@
 """The chunks of a pack that generates: first the static batches of all, then all tails in one vLLM.
 
-Weights are in memory once at a time: the static engine releases everything before vLLM starts, and where
-the policy sends every row to vLLM it is not loaded at all.
+A chunk is committed as soon as no row of it is left; of one that has tails, only where they are stored is
+kept until vLLM comes to it, so memory does not grow with the pack. Weights are in memory once at a time:
+the static engine releases everything before vLLM starts, and where the policy sends every row to vLLM it
+is not loaded at all.
 """
 
 from __future__ import annotations
@@ -11,31 +13,27 @@ import importlib.util
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from staticjob import __version__, tasks
+from staticjob import tasks
 from staticjob.encoding import load_tokenizer
 from staticjob.engine.heap import release_freed_memory
 from staticjob.engine.shape import Shape
 from staticjob.errors import ConfigError
-from staticjob.fallback import Vllm, worker_settings
+from staticjob.fallback import ROWS_AT_ONCE, Vllm, worker_settings
 from staticjob.generating.curve_history import Earlier
 from staticjob.generating.decode_rates import StaticRates
 from staticjob.generating.generate_chunk import GenerateChunk, Setting
-from staticjob.generating.generate_rows import decoder_settings
+from staticjob.generating.generate_rows import TextWriter, decoder_settings
 from staticjob.generating.options import GenerateOptions, stop_ids
 from staticjob.generating.survival import Observed
 from staticjob.generating.tail_policy import Engine, TailPolicy
-from staticjob.layout import Work
 from staticjob.planning.device import cores, free_memory
 from staticjob.policy import Scope
-from staticjob.records import Chunk, Commit, Prepared
-from staticjob.running.commit import Measured
-from staticjob.running.progress import Reporter
-from staticjob.running.watch import StopFlag
+from staticjob.records import Chunk, Commit
+from staticjob.running.commit import EngineFacts
+from staticjob.running.pack_run import PackRun, Placement
 from staticjob.tasks.generate import options_of
 
 if TYPE_CHECKING:
@@ -43,56 +41,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Dtype = Literal["float32", "float16", "bfloat16"]
 
-
-@dataclass(frozen=True)
-class Place:
-    """Where the pack runs."""
-
-    model_dir: Path
-    device: str
-    dtype: Dtype
-
-    @property
-    def lanes(self) -> int:
-        return cores() if self.device == "cpu" else 1
-
-
-def run_chunks(
-    work: Work,
-    prepared: Prepared,
-    todo: Sequence[Chunk],
-    place: Place,
-    earlier: Earlier,
-    stop: StopFlag,
-    reporter: Reporter,
-) -> Iterator[Commit]:
-    """Bring every chunk of `todo` to its commit; yields commits as they are made.
+def run_chunks(run: PackRun, place: Placement, earlier: Earlier) -> Iterator[Commit]:
+    """Bring every chunk to its commit; yields commits as they are made.
 
     Raises Stopped when a stop was asked for, and whatever the engines or the store raise; what was
     flushed is kept for the next try.
     """
-    config = prepared.config
-    options = GenerateOptions.of(options_of(config))
-    setting = Setting(
-        work=work,
-        files=prepared.files,
-        options=options_of(config),
-        asked=options,
-        heads=tuple(tasks.module(config.task).fields(config, place.model_dir)),
-        tokenizer=load_tokenizer(place.model_dir, config.model.trust_remote_code),
-        stop_ids=stop_ids(place.model_dir, options),
-        stop=stop,
-        reporter=reporter,
-    )
-    reporter.by_rows(setting.options.n)
-    with ExitStack() as shown:
-        chunks = []
-        for chunk in todo:
-            chunks.append(GenerateChunk(setting, chunk))
-            shown.enter_context(chunks[-1].standing.shown())
-        yield from _Pack(prepared, place, earlier, setting, options, chunks).run()
+    yield from _Pack(run, place, earlier).commits()
 
 
 def usable_engine(wanted: Engine, vllm_installed: bool) -> Engine:
@@ -106,74 +62,82 @@ def usable_engine(wanted: Engine, vllm_installed: bool) -> Engine:
 
 
 class _Pack:
-    def __init__(
-        self,
-        prepared: Prepared,
-        place: Place,
-        earlier: Earlier,
-        setting: Setting,
-        options: GenerateOptions,
-        chunks: Sequence[GenerateChunk],
-    ) -> None:
-        self._config, self._place, self._earlier = prepared.config, place, earlier
-        self._setting, self._options, self._chunks = setting, options, chunks
-        self._usable = usable_engine(prepared.config.engine, importlib.util.find_spec("vllm") is not None)
-        self._seen = Observed(options.max_new_tokens)
-        self._rates: dict[Shape, StaticRates] = {}
-        self._samples = sum(chunk.rows_left for chunk in chunks)
-        self._engine = Measured(
-            ledger=chunks[0].standing.ledger,
-            kept_batches=0,
-            seconds=0,
-            compute_seconds=0,
-            start_seconds=0,
-            peak_bytes=None,
-            device=place.device,
-            dtype=place.dtype,
-            versions={"staticjob": __version__},
+    def __init__(self, run: PackRun, place: Placement, earlier: Earlier) -> None:
+        config = run.prepared.config
+        self._run, self._place, self._earlier, self._config = run, place, earlier, config
+        self._options = GenerateOptions.of(options_of(config))
+        self._ends = stop_ids(place.model_dir, self._options)
+        tokenizer = load_tokenizer(place.model_dir, config.model.trust_remote_code)
+        self._setting = Setting(
+            work=run.work,
+            files=run.prepared.files,
+            options=options_of(config),
+            heads=tuple(tasks.module(config.task).fields(config, place.model_dir)),
+            writer=TextWriter(tokenizer, self._options, self._ends),
+            stop=run.stop,
+            reporter=run.reporter,
         )
+        self._usable = usable_engine(config.engine, importlib.util.find_spec("vllm") is not None)
+        self._decoder: StaticDecoder | None = None
+        self._ragged: list[GenerateChunk] = []
+        self._seen = Observed(self._options.max_new_tokens)
+        self._before = earlier.seen(self._options.max_new_tokens)
+        self._rates: dict[Shape, StaticRates] = {}
+        # Imports and the model's files are part of a start, whichever engine follows.
+        seconds = time.perf_counter() - run.began
+        self._engine = EngineFacts(place.device, place.dtype, {}, start_seconds=seconds, peak_bytes=None)
 
-    def run(self) -> Iterator[Commit]:
-        self._static([chunk for chunk in self._chunks if chunk.decide(self._policy(chunk))])
-        whole = [chunk for chunk in self._chunks if not chunk.tails]
-        for chunk in whole:
-            yield self._commit(chunk, None)
-        ragged = [chunk for chunk in self._chunks if chunk.tails]
-        if ragged:
-            with self._vllm(ragged) as vllm:
-                for chunk in ragged:
-                    self._setting.stop.check()
-                    chunk.run_tails(vllm)
-                    yield self._commit(chunk, vllm)
+    def commits(self) -> Iterator[Commit]:
+        run = self._run
+        run.reporter.by_rows(self._setting.options.n)
+        for number, planned in enumerate(run.todo):
+            run.stop.check()
+            chunk = GenerateChunk(self._setting, planned)
+            commit = self._static(chunk, run.todo[number + 1 :])
+            if commit:
+                yield self._told(commit)
+        self._release()
+        if self._ragged:
+            with self._vllm() as vllm:
+                for chunk in self._ragged:
+                    run.stop.check()
+                    yield self._told(self._tails(chunk, vllm))
 
-    def _static(self, chunks: Sequence[GenerateChunk]) -> None:
-        if not chunks:
-            return
-        decoder = self._load(chunks)
-        for number, chunk in enumerate(chunks):
-            self._setting.stop.check()
-            if number:
-                # What the pack's earlier chunks have shown counts from here on.
-                chunk.decide(self._policy(chunk))
-            chunk.run_static(decoder)
-            seen = chunk.seen()
-            self._seen.at_risk += seen.at_risk
-            self._seen.ended += seen.ended
-            rates = chunk.policy.static_rates()
-            if rates:
-                self._rates[Shape(chunk.chunk.length, chunk.chunk.batch)] = rates
-        peak = decoder.peak_bytes()
-        self._engine = replace(self._engine, peak_bytes=peak)
-        del decoder
-        _release(self._place.device)
+    def _static(self, chunk: GenerateChunk, later: Sequence[Chunk]) -> Commit | None:
+        """The chunk's commit, or None where it waits for vLLM."""
+        with chunk.standing.shown():
+            chunk.resume()
+            policy = self._policy(chunk, later)
+            static = chunk.rows_left > 0 and not policy.sends_rest()
+        decoder = self._loaded([chunk.chunk, *later]) if static else None
+        with chunk.standing.shown():
+            if decoder:
+                chunk.run_static(decoder, policy)
+                self._learn(chunk, policy)
+            if not chunk.decided(policy):
+                return chunk.commit(self._engine, None)
+            chunk.pause()
+        self._ragged.append(chunk)
+        return None
 
-    def _load(self, chunks: Sequence[GenerateChunk]) -> StaticDecoder:
+    def _tails(self, chunk: GenerateChunk, vllm: Vllm) -> Commit:
+        with chunk.standing.shown():
+            commit = chunk.theirs()
+            if commit:
+                return commit
+            chunk.run_tails(vllm)
+            return chunk.commit(self._engine, vllm)
+
+    def _loaded(self, chunks: Sequence[Chunk]) -> StaticDecoder:
+        """The decoder, loaded at first for the shapes of all chunks that may need it."""
         # Deferred: torch, which a pack that goes to vLLM whole does not need.
         from staticjob.engine.decode import StaticDecoder
 
+        if self._decoder:
+            return self._decoder
         began = time.perf_counter()
-        shapes = sorted({Shape(c.chunk.length, c.chunk.batch) for c in chunks}, reverse=True)
-        sampling, ending = decoder_settings(self._options, self._setting.stop_ids)
+        shapes = sorted({Shape(c.length, c.batch) for c in chunks}, reverse=True)
+        sampling, ending = decoder_settings(self._options, self._ends)
         decoder = StaticDecoder(
             self._place.model_dir, self._config.model, shapes, self._options.max_new_tokens, sampling, ending
         )
@@ -181,15 +145,27 @@ class _Pack:
             for shape in shapes:
                 decoder.warm_up(shape)
         seconds = time.perf_counter() - began
-        versions = {"staticjob": __version__, **decoder.versions}
-        self._engine = replace(self._engine, start_seconds=seconds, versions=versions)
+        self._engine = replace(
+            self._engine, start_seconds=self._engine.start_seconds + seconds, versions=decoder.versions
+        )
         log.info("decoder on %s (%s) ready in %.1f s", decoder.device, decoder.dtype, seconds)
+        self._decoder = decoder
         return decoder
 
-    def _policy(self, chunk: GenerateChunk) -> TailPolicy:
-        due = any(other.tails for other in self._chunks)
-        shape = Shape(chunk.chunk.length, chunk.chunk.batch)
-        left = chunk.rows_left
+    def _learn(self, chunk: GenerateChunk, policy: TailPolicy) -> None:
+        """What a chunk has shown counts for the pack's later ones."""
+        seen, rates = chunk.seen(), policy.static_rates()
+        self._seen.at_risk += seen.at_risk
+        self._seen.ended += seen.ended
+        if rates:
+            self._rates[Shape(chunk.chunk.length, chunk.chunk.batch)] = rates
+        if self._decoder:
+            self._engine = replace(self._engine, peak_bytes=self._decoder.peak_bytes())
+
+    def _policy(self, chunk: GenerateChunk, later: Sequence[Chunk]) -> TailPolicy:
+        shape, left = Shape(chunk.chunk.length, chunk.chunk.batch), chunk.rows_left
+        # vLLM's start is shared with the chunks that may have tails too: those from here on.
+        sharing = left + sum(each.rows for each in later) * self._setting.options.n
         return TailPolicy(
             engine=self._usable,
             scope=Scope(
@@ -197,26 +173,32 @@ class _Pack:
                 mean_prompt=chunk.mean_prompt,
                 cap=self._options.max_new_tokens,
                 rows_to_come=left,
-                start_share=0.0 if due else left / max(1, self._samples),
+                start_share=0.0 if self._ragged or chunk.standing.tails else left / max(1, sharing),
             ),
             batch=shape.batch,
-            lanes=self._place.lanes,
+            lanes=cores() if self._place.device == "cpu" else 1,
             device=self._place.device,
-            earlier=self._seen.plus(self._earlier.seen(self._options.max_new_tokens)),
+            earlier=self._seen.plus(self._before),
             static=self._earlier.static(shape, self._rates),
             vllm=self._earlier.vllm,
             least_gain=self._setting.options.handover.least_gain,
         )
 
-    def _vllm(self, chunks: Sequence[GenerateChunk]) -> Vllm:
-        tails = [tail for chunk in chunks for tail in chunk.tails]
-        log.info("%d rows of %d chunks go to vLLM", len(tails), len(chunks))
+    def _vllm(self) -> Vllm:
+        tails = {chunk: chunk.standing.tails for chunk in self._ragged}
+        log.info("%d rows of %d chunks go to vLLM", sum(tails.values()), len(tails))
         options = self._options
+        # No prompt is longer than its rung; more rows than vLLM runs at once do not count.
+        lengths = [
+            chunk.chunk.length + options.max_new_tokens
+            for chunk, rows in tails.items()
+            for _ in range(min(rows, ROWS_AT_ONCE))
+        ]
         settings = worker_settings(
             self._place.model_dir,
             self._place.dtype,
             self._place.device,
-            [len(tail.prompt) + options.max_new_tokens for tail in tails],
+            lengths,
             _free_memory(self._place.device),
             trust_remote_code=self._config.model.trust_remote_code,
             stop=options.stop,
@@ -224,12 +206,24 @@ class _Pack:
         )
         return Vllm(settings)
 
-    def _commit(self, chunk: GenerateChunk, vllm: Vllm | None) -> Commit:
-        commit = chunk.commit(self._engine, vllm)
+    def _told(self, commit: Commit) -> Commit:
         # A start is charged to the first chunk.
         self._engine = replace(self._engine, start_seconds=0)
-        self._setting.reporter.committed(commit)
+        self._run.reporter.committed(commit)
         return commit
+
+    def _release(self) -> None:
+        """Give the static engine's memory back, to the device and to the machine."""
+        if self._decoder is None:
+            return
+        self._decoder = None
+        gc.collect()
+        if self._place.device == "cpu":
+            release_freed_memory()
+            return
+        import torch
+
+        torch.cuda.empty_cache()
 
 
 def _free_memory(device: str) -> int | None:
@@ -238,14 +232,3 @@ def _free_memory(device: str) -> int | None:
     import torch
 
     return torch.cuda.mem_get_info(device)[0]
-
-
-def _release(device: str) -> None:
-    """Give the static engine's memory back, to the device and to the machine."""
-    gc.collect()
-    if device == "cpu":
-        release_freed_memory()
-        return
-    import torch
-
-    torch.cuda.empty_cache()

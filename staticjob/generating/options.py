@@ -27,10 +27,11 @@ class GenerateOptions:
     min_new_tokens: int = 0
     ignore_eos: bool = False
     logprobs: bool = False
+    token_ids: bool = False
 
     @classmethod
     def of(cls, config: GenerateConfig) -> GenerateOptions:
-        """As the job file says; what concerns its output columns alone is left out."""
+        """As the job file says; the number of samples and the policy's limits are left out."""
         return cls(**{f.name: getattr(config, f.name) for f in fields(cls)})
 
 

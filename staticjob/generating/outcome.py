@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field
@@ -11,6 +12,9 @@ from staticjob.generating.decode_rates import StaticRates, VllmRates
 from staticjob.ledger import Ledger, decode_ledger
 from staticjob.policy import Decision
 from staticjob.record import Record
+
+if TYPE_CHECKING:
+    from staticjob.generating.text_rows import TextRow
 
 
 class BatchCurve(Record):
@@ -97,7 +101,25 @@ class VllmWork(Record):
     again: int = Field(default=0, description="of these, what the static engine had computed before")
     generated: int = 0
     seconds: float = 0.0
-    start_seconds: float = Field(default=0.0, description="charged to the first chunk of a process")
+    start_seconds: float = Field(
+        default=0.0, description="of the last try, charged to the first chunk of its process"
+    )
+
+    @classmethod
+    def of(cls, rows: Iterable[TextRow], seconds: float, start_seconds: float) -> VllmWork:
+        """From a chunk's finished samples, in whichever try vLLM finished them."""
+        ran = [row for row in rows if row.engine != "static"]
+        tails = [row for row in ran if row.n_handed]
+        return cls(
+            tails=len(tails),
+            rows=len(ran) - len(tails),
+            prefilled=sum(row.n_prompt + row.n_handed for row in ran),
+            again=sum(row.n_prompt + row.n_handed - 1 for row in tails),
+            # A failed row keeps no token, not even those it was handed over with.
+            generated=sum(max(0, row.n_tokens - row.n_handed) for row in ran),
+            seconds=seconds,
+            start_seconds=start_seconds,
+        )
 
     def __add__(self, other: VllmWork) -> VllmWork:
         mine, theirs = self.model_dump(), other.model_dump()

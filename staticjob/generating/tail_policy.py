@@ -69,6 +69,11 @@ class TailPolicy:
         return decision is not None and decision.hand_over_at <= step
 
     @property
+    def vllm_due(self) -> bool:
+        """Whether rows go to vLLM anyhow, of this chunk or of the process's others."""
+        return not self.scope.start_share or bool(self.scope.waiting)
+
+    @property
     def seen(self) -> Observed:
         """Rows of this chunk, of the batches that have stopped."""
         return self._seen

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from staticjob.config import GenerateConfig
-from staticjob.generating.generate_rows import RowKey, Tail, TextRow
 from staticjob.generating.outcome import BatchCurve
+from staticjob.generating.text_rows import RowKey, Tail, TextRow
 from staticjob.records import Status
 from staticjob.running.results import result_schema
 
@@ -24,14 +25,16 @@ FLUSHED = pa.schema(
         ("finish", pa.string()),  # null of a tail
         ("n_prompt", pa.int32()),
         ("prompt", pa.list_(pa.int32())),  # of a tail
-        ("tokens", pa.list_(pa.int32())),
+        ("n_tokens", pa.int32()),
+        ("n_handed", pa.int32()),
+        ("tokens", pa.list_(pa.int32())),  # null where the job does not ask for them; so are the others
         ("logprobs", pa.list_(pa.float32())),
         ("text", pa.string()),
         ("engine", pa.string()),
         ("reason", pa.string()),
     ]
 )
-CURVES = b"curves"
+CURVES, VLLM_SECONDS = b"curves", b"vllm_seconds"
 MIXED = "static+vllm"
 
 
@@ -42,6 +45,10 @@ class Texts:
     rows: dict[RowKey, TextRow] = field(default_factory=dict)
     tails: dict[RowKey, Tail] = field(default_factory=dict)
     curves: dict[tuple[int, int], BatchCurve] = field(default_factory=dict)  # by batch and sample
+    vllm_seconds: float = 0.0  # that vLLM took for rows of these
+
+    def __bool__(self) -> bool:
+        return bool(self.rows or self.tails or self.curves)
 
     def add(self, rows: Iterable[TextRow], tails: Iterable[Tail], curves: Iterable[BatchCurve]) -> None:
         """What came first counts, but a finished sample is no tail any more."""
@@ -54,36 +61,56 @@ class Texts:
         for curve in curves:
             self.curves.setdefault((curve.index, curve.sample), curve)
 
+    def join(self, other: Texts) -> None:
+        """All that another object holds."""
+        self.add(other.rows.values(), other.tails.values(), other.curves.values())
+        self.vllm_seconds += other.vllm_seconds
 
-def to_table(rows: Sequence[TextRow], tails: Sequence[Tail], curves: Sequence[BatchCurve]) -> pa.Table:
-    """One row per sample; the curves are metadata."""
+
+def to_table(texts: Texts) -> pa.Table:
+    """One row per sample; what concerns whole batches is metadata."""
     records: list[tuple[object, ...]] = []
-    for r in rows:
-        made = r.tokens, r.logprobs, r.text, r.engine, r.reason
+    for r in texts.rows.values():
+        made = r.n_tokens, r.n_handed, r.tokens, r.logprobs, r.text, r.engine, r.reason
         records.append((r.key.file, r.key.row, r.key.sample, r.finish, r.n_prompt, None, *made))
-    for t in tails:
-        so_far = t.tokens, t.logprobs, None, None, None
+    for t in texts.tails.values():
+        so_far = len(t.tokens), 0, t.tokens, t.logprobs, None, None, None
         records.append((t.key.file, t.key.row, t.key.sample, None, len(t.prompt), t.prompt, *so_far))
     columns = list(zip(*records, strict=True)) or [()] * len(FLUSHED)
-    metadata = {CURVES: json.dumps([curve.model_dump() for curve in curves])}
+    metadata = {
+        CURVES: json.dumps([curve.model_dump() for curve in texts.curves.values()]),
+        VLLM_SECONDS: str(texts.vllm_seconds),
+    }
     arrays = [pa.array(list(column), kind.type) for column, kind in zip(columns, FLUSHED, strict=True)]
     return pa.table(arrays, schema=FLUSHED.with_metadata(metadata))
 
 
-def from_table(table: pa.Table) -> tuple[list[TextRow], list[Tail], list[BatchCurve]]:
+def from_table(table: pa.Table) -> Texts:
     """What to_table was given. ValueError or KeyError for another table."""
+    lists = {name: _arrays(table[name]) for name in ("prompt", "tokens", "logprobs")}
     rows, tails = [], []
-    for r in table.to_pylist():
+    for i, r in enumerate(table.drop_columns([*lists]).to_pylist()):
         key = RowKey(r["file"], r["row"], r["sample"])
-        tokens, chances = tuple(r["tokens"]), tuple(r["logprobs"])
+        prompt, tokens, chances = (arrays[i] for arrays in lists.values())
         if r["finish"] is None:
-            tails.append(Tail(key, tuple(r["prompt"]), tokens, chances))
+            tails.append(Tail(key, prompt, tokens, chances))
         else:
-            rows.append(
-                TextRow(key, r["n_prompt"], tokens, r["text"], r["finish"], r["engine"], chances, r["reason"])
-            )
-    curves = json.loads((table.schema.metadata or {})[CURVES])
-    return rows, tails, [BatchCurve.model_validate(curve) for curve in curves]
+            made = r["n_tokens"], r["text"], r["finish"], r["engine"], r["n_handed"]
+            rows.append(TextRow(key, r["n_prompt"], *made, tokens, chances, r["reason"]))
+    metadata = table.schema.metadata or {}
+    texts = Texts(vllm_seconds=float(metadata[VLLM_SECONDS]))
+    texts.add(rows, tails, map(BatchCurve.model_validate, json.loads(metadata[CURVES])))
+    return texts
+
+
+def _arrays(column: pa.ChunkedArray) -> list[Any]:
+    """A list column as numpy arrays, None where it is null."""
+    made: list[Any] = []
+    for chunk in column.chunks:
+        values, ends = chunk.values.to_numpy(), chunk.offsets.to_numpy()
+        pieces = zip(ends, ends[1:], chunk.is_valid().to_pylist(), strict=False)
+        made += [values[start:end] if valid else None for start, end, valid in pieces]
+    return made
 
 
 def result_table(
@@ -133,7 +160,7 @@ def _of_sample(name: str, sample: TextRow) -> object:
         case "text":
             return sample.text
         case "n_generated":
-            return len(sample.tokens)
+            return sample.n_tokens
         case "finish_reason":
             return sample.finish
         case "token_ids":

@@ -14,9 +14,10 @@ from staticjob.encoding import load_tokenizer
 from staticjob.engine.decode import StaticDecoder
 from staticjob.engine.heads import HeadResult
 from staticjob.engine.shape import Shape
-from staticjob.generating.generate_rows import ChunkRows, PromptBatch, RowKey, decoder_settings
+from staticjob.generating.generate_rows import TextWriter, decoder_settings
 from staticjob.generating.options import GenerateOptions, stop_ids
 from staticjob.generating.tail_policy import TailPolicy
+from staticjob.generating.text_rows import PromptBatch, RowKey
 from staticjob.policy import Scope
 from staticjob.tasks.generate import options_of
 
@@ -33,9 +34,10 @@ class TextsAgain:
     def __init__(self, model_dir: Path, job: JobConfig, shapes: Sequence[Shape]) -> None:
         self._samples = options_of(job).n
         self._options = GenerateOptions.of(options_of(job))
-        self._ends = stop_ids(model_dir, self._options)
-        self._tokenizer = load_tokenizer(model_dir, job.model.trust_remote_code)
-        sampling, ending = decoder_settings(self._options, self._ends)
+        ends = stop_ids(model_dir, self._options)
+        tokenizer = load_tokenizer(model_dir, job.model.trust_remote_code)
+        self._writer = TextWriter(tokenizer, self._options, ends)
+        sampling, ending = decoder_settings(self._options, ends)
         cap = self._options.max_new_tokens
         # One lane: memory is planned for no more caches than the job's own, and this may run beside it.
         self._decoder = StaticDecoder(model_dir, job.model, shapes, cap, sampling, ending, lanes=1)
@@ -54,8 +56,8 @@ class TextsAgain:
         batches = [self._batch(shape, ids, lengths, rows, sample) for sample in range(self._samples)]
         cap = self._options.max_new_tokens
         policy = TailPolicy("static", Scope(shape.length, float(shape.length), cap, shape.batch), 1, 1, "cpu")
-        chunk = ChunkRows(policy, self._tokenizer, self._options, self._ends)
-        texts = {text.key: text for done in chunk.static(self._decoder, batches) for text in done.rows}
+        done = self._writer.static(self._decoder, batches, policy)
+        texts = {text.key: text for batch in done for text in batch.rows}
         columns: dict[str, NDArray[Any]] = {name: np.empty(shape.batch, object) for name in COLUMNS}
         for place, (file, row) in enumerate(rows):
             if lengths[place]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from collections import Counter
 from dataclasses import dataclass
@@ -24,6 +25,19 @@ log = logging.getLogger(__name__)
 FIRST_ERRORS = 10
 # What a chunk leaves while it is under way; of no use once it is committed.
 FLUSH = "flush-"
+FLUSH_SECONDS = float(os.environ.get("STATICJOB_FLUSH_SECONDS", "30"))
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What computed a chunk; `start_seconds` is what the chunk is charged of the start."""
+
+    device: str
+    dtype: str
+    versions: dict[str, str]
+    start_seconds: float
+    peak_bytes: int | None
+    ceilings: Ceilings | None = None
 
 
 @dataclass(frozen=True)
@@ -34,13 +48,13 @@ class Measured:
     kept_batches: int
     seconds: float
     compute_seconds: float
-    start_seconds: float
-    peak_bytes: int | None
-    device: str
-    dtype: str
-    versions: dict[str, str]
-    ceilings: Ceilings | None = None
+    engine: EngineFacts
     generation: Outcome | None = None
+
+
+def committed(work: Work, chunk: Chunk) -> Commit | None:
+    """The chunk's commit, or None while it does not count."""
+    return storage.find_json(work.commit(chunk.id), Commit)
 
 
 def publish(
@@ -50,7 +64,7 @@ def publish(
 
     It is another's where another worker was first. What was flushed on the way is deleted.
     """
-    table = results.sort_rows(rows)
+    table, engine = results.sort_rows(rows), measured.engine
     name = f"result-{uuid.uuid4().hex[:12]}.arrow"
     size, blocks = results.write_result(work.chunk(chunk.id, name), table)
     commit = Commit(
@@ -68,13 +82,13 @@ def publish(
         kept_batches=measured.kept_batches,
         seconds=measured.seconds,
         compute_seconds=measured.compute_seconds,
-        start_seconds=measured.start_seconds,
-        peak_bytes=measured.peak_bytes,
-        device=measured.device,
-        dtype=measured.dtype,
-        ceilings=measured.ceilings,
+        start_seconds=engine.start_seconds,
+        peak_bytes=engine.peak_bytes,
+        device=engine.device,
+        dtype=engine.dtype,
+        ceilings=engine.ceilings,
         worker=worker_name(),
-        versions={"staticjob": __version__, **measured.versions},
+        versions={"staticjob": __version__, **engine.versions},
         generation=measured.generation,
         finished=now(),
     )

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from staticjob import storage
 from staticjob.errors import ConfigError
 from staticjob.layout import Work
 from staticjob.models import model_files
 from staticjob.planning import history
 from staticjob.planning.device import forget_peak
 from staticjob.records import Ceilings, Chunk, Commit, Plan, Prepared
+from staticjob.running.commit import committed
+from staticjob.running.pack_run import Dtype, PackRun, Placement
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag
 from staticjob.tasks import TASKS
@@ -28,11 +29,6 @@ class PackResult:
 
     commits: tuple[Commit, ...]
     reused: int
-
-
-def committed(work: Work, chunk: Chunk) -> Commit | None:
-    """The chunk's commit, or None while it does not count."""
-    return storage.find_json(work.commit(chunk.id), Commit)
 
 
 def select(plan: Plan, ids: Sequence[str]) -> tuple[Chunk, ...]:
@@ -71,37 +67,28 @@ def run_pack(
     if reused:
         log.info("%d of %d chunks were already committed and are kept", reused, len(chunks))
     if todo:
-        run = _generate if TASKS[prepared.config.task].generates else _prefill
-        for commit in run(work, prepared, plan, todo, stop, began, reporter):
+        run = PackRun(work, prepared, plan, tuple(todo), stop, reporter, began)
+        run_all = _generate if TASKS[prepared.config.task].generates else _prefill
+        for commit in run_all(run, _placement(prepared, plan)):
             commits[commit.chunk] = commit
     return PackResult(tuple(commits[chunk.id] for chunk in chunks), reused)
 
 
-def _prefill(
-    work: Work,
-    prepared: Prepared,
-    plan: Plan,
-    todo: list[Chunk],
-    stop: StopFlag,
-    began: float,
-    reporter: Reporter,
-) -> Iterator[Commit]:
+def _prefill(run: PackRun, place: Placement) -> Iterator[Commit]:
     """Chunks whose rows take one pass."""
     # Deferred: these load torch, which neither a finished pack nor the CLI's help needs.
     from staticjob.chunk import ChunkRun, Worker
     from staticjob.engine import Shape, StaticEngine
 
-    device, dtype = _placement(prepared, plan)
     # The report holds measured speed against what the device can do; measured once per device, and
     # before the engine is there, so that the peak of memory is the engine's own.
-    known = plan.rates is not None and plan.rates.ceilings is not None
-    best = None if known else _ceilings(device, dtype)
-    shapes = sorted({Shape(c.length, c.batch) for c in todo}, key=lambda s: s.length, reverse=True)
-    model_dir = model_files.resolve_pinned(prepared.config.model, prepared.model)
-    engine = StaticEngine(model_dir, prepared.config, shapes)
+    known = run.plan.rates is not None and run.plan.rates.ceilings is not None
+    best = None if known else _ceilings(place.device, place.dtype)
+    shapes = sorted({Shape(c.length, c.batch) for c in run.todo}, key=lambda s: s.length, reverse=True)
+    engine = StaticEngine(place.model_dir, run.prepared.config, shapes)
     for shape in shapes:
         engine.warm_up(shape)
-    start_seconds = time.perf_counter() - began
+    start_seconds = time.perf_counter() - run.began
     log.info(
         "engine on %s (%s) ready in %.1f s, %d shapes",
         engine.device,
@@ -109,37 +96,27 @@ def _prefill(
         start_seconds,
         len(shapes),
     )
-    worker = Worker(engine, stop, reporter, best)
-    for chunk in todo:
-        stop.check()
-        commit = ChunkRun(work, prepared.files, chunk, worker).run(start_seconds)
+    worker = Worker(engine, run.stop, run.reporter, best)
+    for chunk in run.todo:
+        run.stop.check()
+        commit = ChunkRun(run.work, run.prepared.files, chunk, worker).run(start_seconds)
         start_seconds = 0.0
-        reporter.committed(commit)
+        run.reporter.committed(commit)
         yield commit
 
 
-def _generate(
-    work: Work,
-    prepared: Prepared,
-    plan: Plan,
-    todo: list[Chunk],
-    stop: StopFlag,
-    began: float,
-    reporter: Reporter,
-) -> Iterator[Commit]:
+def _generate(run: PackRun, place: Placement) -> Iterator[Commit]:
     """Chunks whose rows grow."""
-    from staticjob.generating.generate_pack import Dtype, Place, run_chunks
+    from staticjob.generating.generate_pack import run_chunks
 
-    device, dtype = _placement(prepared, plan)
     forget_peak()
-    model_dir = model_files.resolve_pinned(prepared.config.model, prepared.model)
+    prepared = run.prepared
     earlier = history.earlier_texts(prepared.config.output.history_uri, prepared.model.digest)
-    place = Place(model_dir, device, cast(Dtype, dtype))
-    yield from run_chunks(work, prepared, todo, place, earlier, stop, reporter)
+    yield from run_chunks(run, place, earlier)
 
 
-def _placement(prepared: Prepared, plan: Plan) -> tuple[str, str]:
-    """Device and dtype the engine will use here; ConfigError when the plan is for others.
+def _placement(prepared: Prepared, plan: Plan) -> Placement:
+    """Where the pack runs; ConfigError when the plan is for another device or type.
 
     Shapes, memory and results all follow from them: a job never mixes devices or types.
     """
@@ -153,7 +130,8 @@ def _placement(prepared: Prepared, plan: Plan) -> tuple[str, str]:
             f"planned for {planned.device} in {planned.dtype}, but this worker would run on {device} in "
             f"{dtype}; state model.device and model.dtype in the job file, then run it again"
         )
-    return str(device), dtype
+    model_dir = model_files.resolve_pinned(prepared.config.model, prepared.model)
+    return Placement(model_dir, str(device), cast(Dtype, dtype))
 
 
 def _ceilings(device: str, dtype: str) -> Ceilings:

@@ -25,7 +25,8 @@ class Standing:
     def __init__(self, work: Work, chunk: Chunk) -> None:
         self._uri = work.progress(chunk.id)
         self._chunk = chunk
-        self._started = time.perf_counter()
+        self._seconds = 0.0
+        self._since: float | None = None
         self._state: State = "running"
         self._reason = ""
         # The heartbeat and the work both write: the last word must be the work's.
@@ -37,11 +38,13 @@ class Standing:
 
     @property
     def seconds(self) -> float:
-        return time.perf_counter() - self._started
+        """Time within `shown`: a chunk may wait while others run."""
+        return self._seconds + (time.perf_counter() - self._since if self._since is not None else 0.0)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Write progress every few seconds while the block runs, and why it failed if it does."""
+        self._since = time.perf_counter()
         with heartbeat(self.write):
             try:
                 yield
@@ -52,6 +55,7 @@ class Standing:
                 with suppress(StaticJobError):
                     self.write()
                 raise
+        self._seconds, self._since = self.seconds, None
 
     def finished(self) -> None:
         """The chunk is committed."""

@@ -68,6 +68,10 @@ class StopFlag:
             os._exit(Stopped.exit_code)
         self.signal = number
 
+    def wanted(self) -> bool:
+        """Whether a stop was asked for."""
+        return self.signal is not None
+
     def check(self) -> None:
         """Raise Stopped when a stop was asked for."""
         if self.signal is not None:
