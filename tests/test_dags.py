@@ -62,6 +62,12 @@ def test_each_job_file_with_an_airflow_block_is_one_dag(
     assert sorted(bag.dags) == ["a", "b"]
 
 
+def test_every_job_file_of_the_repository_is_a_dag() -> None:
+    folder = load_folder(REPOSITORY / "jobs")
+    assert folder.errors == ()
+    assert sorted(folder.dags) == sorted(path.stem for path in (REPOSITORY / "jobs").iterdir())
+
+
 def test_a_broken_job_file_shows_as_an_import_error_and_hides_no_other_dag(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,17 @@ def test_rows_of_a_file_that_several_splits_read_find_their_documents(
         np.testing.assert_allclose(row["scores"], scores, rtol=2e-5)
 
 
+def test_a_file_without_rows_has_an_output_without_rows(tmp_path: Path, model: Path) -> None:
+    made = start(
+        tmp_path,
+        "rerank",
+        {"query": [], "documents": []},
+        input={"columns": {"query": "query", "documents": "documents"}, "keep": []},
+    )
+    assert finish(made) == []
+    assert schema(tmp_path).names[:2] == ["scores", "ranks"]
+
+
 def test_a_causal_reranker_scores_lists_too(tmp_path: Path) -> None:
     model = tmp_path / "model"
     save_tokenizer(save_causal("qwen3", model), first=True)

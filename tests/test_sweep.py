@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from click.testing import CliRunner
 from tiny_encoders import rows
 from tiny_tasks import LABELS, class_logits, save_classifier, save_tokenizer, words
 
 from staticjob import storage
+from staticjob.cli import main
 from staticjob.config import OutputConfig
 from staticjob.engine import calibrate
 from staticjob.errors import ConfigError, DataError
@@ -122,3 +125,10 @@ def test_the_table_shows_intervals_and_is_refused_while_a_point_is_not_finished(
     assert page.count('<svg class="interval"') == 4
     value = result.points[1].metrics["accuracy"]
     assert f"{value.low:.3f} to {value.high:.3f}" in page
+
+
+def test_a_sweeps_file_is_validated_with_all_its_points(file: Path) -> None:
+    done = CliRunner().invoke(main, ["validate", str(file), "--json"])
+    told = json.loads(done.stdout)
+    assert [Path(point["model.path"]).name for point in told["sweep"]] == ["bert", "roberta"]
+    assert [metric["metric"] for metric in told["metrics"]] == ["accuracy", "macro_f1"]

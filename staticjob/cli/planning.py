@@ -25,11 +25,18 @@ def validate(job: str, overrides: tuple[str, ...], date: dt.datetime | None, as_
     """Check a job file without reading data.
 
     Prints the job with all defaults filled in; an unknown key is refused with the nearest valid one.
+    Of a sweep's file every point is checked and printed.
     """
-    from staticjob.config import job_with_defaults
+    from staticjob.config import job_with_defaults, read_job_file
+    from staticjob.evaluation.grid import is_sweep, read_grid
 
-    config = job_with_defaults(job, overrides=overrides, date=date.date() if date else None)
-    dump = config.model_dump(mode="json")
+    if is_sweep(read_job_file(job)):
+        grid = read_grid(job, date.date() if date else dt.date.min, overrides)
+        dump = {"sweep": [point.settings for point in grid.points], **grid.base.model_dump(mode="json")}
+        dump["metrics"] = [metric.model_dump(mode="json") for metric in grid.metrics]
+    else:
+        config = job_with_defaults(job, overrides=overrides, date=date.date() if date else None)
+        dump = config.model_dump(mode="json")
 
     def show() -> None:
         import yaml

@@ -73,7 +73,7 @@ class ListRows:
     @property
     def row_bytes(self) -> int:
         """Bytes of a row's results in the spool, on average."""
-        return self.spool.row_bytes * int(self._places[-1]) // max(1, len(self.counts))
+        return self.spool.row_bytes * int(self._places[-1]) // len(self.counts) if len(self.counts) else 1
 
     def read(self, start: int, stop: int) -> dict[str, pa.Array]:
         """Columns of rows start..stop: the lists, then status, reason, n_tokens, engine, rung."""
