@@ -313,6 +313,13 @@ class JobConfig(Section):
         return (self.airflow or AirflowConfig()).max_mapped_tasks
 
     @model_validator(mode="after")
+    def _sections(self) -> JobConfig:
+        for name, field in JobConfig.model_fields.items():
+            if name in TASKS and name != self.task and getattr(self, name) != field.default:
+                raise ValueError(f"{name}: options of another task than {self.task}; leave them out")
+        return self
+
+    @model_validator(mode="after")
     def _roles(self) -> JobConfig:
         task = TASKS[self.task]
         for role in self.input.columns:
@@ -328,8 +335,6 @@ class JobConfig(Section):
     @model_validator(mode="after")
     def _group(self) -> JobConfig:
         group = self.rerank.group_by
-        if group is not None and self.task != "rerank":
-            raise ValueError(f"rerank.group_by: task {self.task} gives no ranks; leave it out")
         if group is not None and self.lists:
             raise ValueError("rerank.group_by: a list of documents is ranked in itself; leave it out")
         if group is not None and self.input.keep != "all" and group not in self.input.keep:

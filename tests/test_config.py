@@ -74,6 +74,22 @@ def test_a_bad_value_is_named_once_with_its_key_as_the_job_file_spells_it(
     assert str(caught.value) == f"job.yaml: {message}"
 
 
+@pytest.mark.parametrize(
+    "override", ["generate.max_new_tokens=500", "rerank.group_by=id", "logprob.token_logprobs=true"]
+)
+def test_options_of_another_task_are_refused(override: str) -> None:
+    section = override.partition(".")[0]
+    with pytest.raises(
+        ConfigError, match=rf"^job.yaml: {section}: options of another task than embed; leave"
+    ):
+        load(override)
+
+
+def test_a_job_written_out_with_all_defaults_is_the_same_job() -> None:
+    job = load("task=classify")
+    assert validate_job(job.model_dump(mode="json"), "job.yaml") == job
+
+
 def test_a_key_that_stands_twice_is_refused_by_line(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("limits: {max_length: 8}\nname: a\nlimits: {overflow: refuse}\n")
     with pytest.raises(ConfigError, match=r"not valid YAML at line 3: the key 'limits' stands there twice"):

@@ -263,7 +263,13 @@ def test_a_whole_text_is_scored_from_the_first_token_that_has_one_before_it(
         ("generate", {"prompt"}, "classifier", TEXTS, "task generate needs a causal language model"),
         ("generate", {"messages"}, "causal", TEXTS, "no chat template"),
         ("rerank", {"query", "document"}, "number", {"rerank": {"group_by": "g"}}, "'g' in input.keep too"),
-        ("classify", {"text"}, "classifier", {"rerank": {"group_by": "id"}}, "task classify gives no ranks"),
+        (
+            "classify",
+            {"text"},
+            "classifier",
+            {"rerank": {"group_by": "id"}},
+            "rerank: options of another task than classify",
+        ),
         ("rerank", {"query", "document"}, "causal", {"rerank": {"template": "{query}"}}, "{document} once"),
     ],
 )
