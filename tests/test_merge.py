@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +20,7 @@ from staticjob import dataset, steps, storage
 from staticjob.errors import ConfigError, DataError, InfrastructureError
 from staticjob.merge import merge_group
 from staticjob.merging import gather
-from staticjob.merging.scratch import SCRATCH
+from staticjob.merging.scratch import SCRATCH, Heap
 from staticjob.merging.spool import Spool
 from staticjob.records import Block, Status
 from staticjob.running import results
@@ -183,6 +186,19 @@ def test_a_temporary_disk_that_is_too_small_is_named_with_what_is_needed(
     monkeypatch.setenv(SCRATCH, str(tmp_path))
     with pytest.raises(InfrastructureError, match=rf"{tmp_path}: the merge needs \d+ bytes .* \d+ are free"):
         Spool(2**50 // 64, [], tmp_path)
+
+
+def test_a_disk_that_is_full_when_the_last_bytes_are_written_is_explained_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        tempfile, "TemporaryFile", lambda dir: io.BufferedRandom(io.FileIO("/dev/full", "r+"))
+    )
+    heap = Heap(tmp_path)
+    heap.add(pa.array([b"some", b"bytes"], pa.large_binary()))
+    explained = rf"^{tmp_path}: the merge needs 25 bytes .*No space left"
+    with pytest.raises(InfrastructureError, match=explained), closing(heap):
+        heap.seal()
 
 
 def test_a_scratch_folder_that_takes_no_file_is_a_configuration_error(

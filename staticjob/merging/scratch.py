@@ -7,6 +7,7 @@ import mmap
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +103,11 @@ class Heap:
 
     def seal(self) -> None:
         """End adding; from here on entries can be taken."""
-        self._data.flush()
-        self._ends.flush()
+        try:
+            self._data.flush()
+            self._ends.flush()
+        except OSError as error:
+            raise _disk_error(self._folder, self._bytes + 8 * self._count, error) from None
         ends = mmap.mmap(self._ends.fileno(), 0)
         self._map = mmap.mmap(self._data.fileno(), 0) if self._bytes else None
         data = pa.py_buffer(self._map or b"")
@@ -118,8 +122,10 @@ class Heap:
         return found
 
     def close(self) -> None:
-        self._data.close()
-        self._ends.close()
+        for file in (self._data, self._ends):
+            # Closing writes what is left of a file that is no longer wanted: a full disk does not matter.
+            with suppress(OSError):
+                file.close()
 
 
 def _disk_error(folder: Path, needed: int, error: OSError) -> InfrastructureError:
