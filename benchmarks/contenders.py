@@ -14,12 +14,15 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from usage import core_seconds, peak_bytes
+
+if TYPE_CHECKING:
+    from rectangles import Batch
 
 LIMIT = 512
 ARRIVAL_BATCH = 32
@@ -67,69 +70,48 @@ class _Static(ABC):
         self._tokenizer = load_tokenizer(model_dir())
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(LIMIT)
-        batches = self._batches(self._lengths(texts)[1])
-        self.slots = sum(shape.slots for shape, _ in batches)
-        shapes = sorted({shape for shape, _ in batches}, key=lambda s: s.slots, reverse=True)
+        batches = list(self._batches(self._ids(texts)))
+        self.slots = sum(batch.shape.slots for batch in batches)
+        shapes = sorted({batch.shape for batch in batches}, key=lambda s: s.slots, reverse=True)
         self._engine = StaticEngine(model_dir(), job(), shapes)
         for shape in shapes:
             self._engine.warm_up(shape)
 
-    def _lengths(self, texts: list[str]) -> tuple[list[list[int]], Any]:
-        ids = [e.ids for e in self._tokenizer.encode_batch_fast(texts)]
-        return ids, np.array([len(i) for i in ids])
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        return [e.ids for e in self._tokenizer.encode_batch_fast(texts)]
 
     @abstractmethod
-    def _batches(self, lengths: Any) -> list[tuple[Any, Any]]:
-        """Shapes and the rows that run in each, from token counts [n]."""
+    def _batches(self, ids: list[list[int]]) -> Iterator[Batch]:
+        """The rows' rectangles, from their token ids."""
 
     def embed(self, texts: list[str]) -> Any:
-        ids, lengths = self._lengths(texts)
+        ids = self._ids(texts)
         out = np.empty((len(texts), self._engine.fields()[0].dim), np.float32)
-        for shape, rows in self._batches(lengths):
-            rectangle = np.zeros((shape.batch, shape.length), np.int32)
-            used = np.zeros(shape.batch, np.int32)
-            used[: len(rows)] = lengths[rows]
-            flat = np.concatenate([ids[r] for r in rows])
-            rectangle[np.arange(shape.length) < used[:, None]] = flat
-            result = self._engine.run(shape, rectangle, used, np.full(shape.batch, -1, np.int32))
-            out[rows] = result.columns["embedding"][: len(rows)]
+        for batch, result, _ in self._engine.stream(self._batches(ids)):
+            out[batch.rows] = result.columns["embedding"][: len(batch.rows)]
         return out
 
 
 class Staticjob(_Static):
     """Sorted by token count, cut into the ladder's rungs, as `staticjob plan` does."""
 
-    def _batches(self, lengths: Any) -> list[tuple[Any, Any]]:
-        from staticjob.engine import Shape
-        from staticjob.ladder import choose_rungs, fill_rungs
-        from staticjob.memory import BEST_BUDGETS
+    def _batches(self, ids: list[list[int]]) -> Iterator[Batch]:
+        from rectangles import ladder, sorted_batches
 
-        histogram = Counter(lengths.tolist())
-        ladders = []
-        for budget in BEST_BUDGETS["cpu"]:
-            # On CPU one more rung costs nothing but its remainder, which the choice accounts for.
-            rungs = choose_rungs(histogram, budget, max_rungs="auto", rung_cost=0.0, max_length=LIMIT)
-            ladders.append(fill_rungs(histogram, rungs, budget))
-        fills = min(ladders, key=lambda ladder: sum(fill.slots for fill in ladder))
-        order = np.argsort(lengths, kind="stable")
-        batches, start = [], 0
-        for fill in fills:
-            rows = order[start : start + fill.rows]
-            start += fill.rows
-            shape = Shape(fill.length, fill.batch)
-            batches += [(shape, rows[i : i + fill.batch]) for i in range(0, fill.rows, fill.batch)]
-        return batches[::-1]
+        return sorted_batches(ladder(np.array([len(row) for row in ids]), LIMIT), ids)
 
 
 class Arrival(_Static):
     """The same engine, rows as they come, 32 a batch, padded to the longest of the batch."""
 
-    def _batches(self, lengths: Any) -> list[tuple[Any, Any]]:
+    def _batches(self, ids: list[list[int]]) -> Iterator[Batch]:
+        from rectangles import lay
+
         from staticjob.engine import Shape
 
-        starts = range(0, len(lengths), ARRIVAL_BATCH)
-        groups = [np.arange(i, min(i + ARRIVAL_BATCH, len(lengths))) for i in starts]
-        return [(Shape(int(lengths[rows].max()), len(rows)), rows) for rows in groups]
+        for i in range(0, len(ids), ARRIVAL_BATCH):
+            rows = np.arange(i, min(i + ARRIVAL_BATCH, len(ids)))
+            yield lay(rows, ids, Shape(max(len(ids[row]) for row in rows), len(rows)))
 
 
 class SentenceTransformers:

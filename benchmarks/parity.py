@@ -119,7 +119,8 @@ def main() -> int:
             parted[row] = found
             print(f"  {found}", flush=True)
 
-    lanes.map(hold, len(texts))
+    for _ in lanes.map(hold, range(len(texts))):
+        pass
     parted = dict(sorted(parted.items()))
     print(f"one forward each after {time.perf_counter() - began:.0f} s", flush=True)
     sample = range(0, len(texts), max(1, len(texts) // max(1, arguments.generate)))[: arguments.generate]
@@ -131,7 +132,8 @@ def main() -> int:
         if generated(model, work, row)[:end] != texts[row][:end]:
             contrary.append(row)
 
-    lanes.map(confirm, len(sample))
+    for _ in lanes.map(confirm, range(len(sample))):
+        pass
     near = sum(p.near for p in parted.values())
     lines = [
         f"{machine()}. {versions()}.",

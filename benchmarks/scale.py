@@ -34,6 +34,7 @@ from staticjob.memory import Target
 from staticjob.merge import merge_group
 from staticjob.merging.gather import read_commits
 from staticjob.plan import make_plan
+from staticjob.planning.basis import Basis
 from staticjob.planning.head_sizes import HeadSizes
 from staticjob.records import (
     Chunk,
@@ -154,12 +155,13 @@ def planned(prepared: Prepared, stats: list[SplitStats]) -> Plan:
     return make_plan(
         prepared,
         stats,
-        kept_schema=dataset.encode_schema(KEPT),
-        max_length=LIMIT,
-        model_config=MODEL_CONFIG,
-        head=HeadSizes(4 * DIM),
-        target=Target("cpu", "float32"),
-        rates=None,
+        Basis(
+            kept_schema=dataset.encode_schema(KEPT),
+            max_length=LIMIT,
+            model_config=MODEL_CONFIG,
+            head=HeadSizes(4 * DIM),
+            target=Target("cpu", "float32"),
+        ),
     )
 
 

@@ -15,12 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rectangles import ladder, sorted_batches
 from results import machine, versions, write_section
 from texts import GSM8K
 
@@ -35,8 +35,6 @@ def static(task: str, model_dir: Path, columns: dict[str, list[str]], result: st
     from staticjob import tasks
     from staticjob.config import validate_job
     from staticjob.engine import Shape, StaticEngine
-    from staticjob.ladder import choose_rungs, fill_rungs
-    from staticjob.memory import BEST_BUDGETS
 
     job = validate_job(
         {
@@ -49,35 +47,17 @@ def static(task: str, model_dir: Path, columns: dict[str, list[str]], result: st
         "benchmark",
     )
     encoder = tasks.module(task).encoder(job, model_dir, LIMIT)
-    histogram = Counter(len(row.ids) for row in encoder.encode(columns))
-    ladders = []
-    for budget in BEST_BUDGETS["cpu"]:
-        rungs = choose_rungs(histogram, budget, max_rungs="auto", rung_cost=0.0, max_length=LIMIT)
-        ladders.append(fill_rungs(histogram, rungs, budget))
-    fills = min(ladders, key=lambda ladder: sum(fill.slots for fill in ladder))
+    fills = ladder(np.array([len(row.ids) for row in encoder.encode(columns)]), LIMIT)
     engine = StaticEngine(model_dir, job, [Shape(fill.length, fill.batch) for fill in fills])
     for shape in engine.shapes:
         engine.warm_up(shape)
 
     def score() -> list[float]:
         rows = encoder.encode(columns)
-        lengths = np.array([len(row.ids) for row in rows])
-        order = np.argsort(lengths, kind="stable")
         out = np.empty(len(rows))
-        start = 0
-        for fill in fills:
-            stop = start + fill.rows
-            for begin in range(start, stop, fill.batch):
-                some = order[begin : min(begin + fill.batch, stop)]
-                ids = np.zeros((fill.batch, fill.length), np.int32)
-                used = np.zeros(fill.batch, np.int32)
-                bounds = np.full(fill.batch, -1, np.int32)
-                for place, row in enumerate(some):
-                    ids[place, : lengths[row]] = rows[row].ids
-                    used[place], bounds[place] = lengths[row], rows[row].boundary
-                found = engine.run(Shape(fill.length, fill.batch), ids, used, bounds)
-                out[some] = found.columns[result][: len(some)]
-            start = stop
+        batches = sorted_batches(fills, [row.ids for row in rows], [row.boundary for row in rows])
+        for batch, found, _ in engine.stream(batches):
+            out[batch.rows] = found.columns[result][: len(batch.rows)]
         return out.tolist()
 
     return score

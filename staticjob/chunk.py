@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 
 from staticjob import storage
-from staticjob.engine.shape import Shape
 from staticjob.layout import Work
 from staticjob.ledger import batch_ledger
 from staticjob.planning.device import peak_resident
@@ -26,7 +26,7 @@ from staticjob.records import Ceilings, Chunk, Commit, InputFile
 from staticjob.running import results
 from staticjob.running.assemble import HostBatch, batches, prefetched
 from staticjob.running.commit import FLUSH, FLUSH_SECONDS, EngineFacts, Measured, publish
-from staticjob.running.finite import run_finite
+from staticjob.running.finite import make_finite
 from staticjob.running.progress import Reporter
 from staticjob.running.standing import Standing
 from staticjob.running.watch import StopFlag, Watchdog
@@ -151,14 +151,14 @@ class ChunkRun:
         standing.done = standing.kept = self._pending_first = kept.batches
         self._reporter.kept(standing.ledger, standing.rows_done)
         standing.write()
-        shape = Shape(chunk.length, chunk.batch)
         last_flush = time.monotonic()
-        with Watchdog() as watchdog:
-            for batch in prefetched(batches(self._work, chunk, first=kept.batches)):
-                began = time.perf_counter()
-                result = run_finite(self._engine, shape, batch.ids, batch.lengths, batch.boundaries)
-                self._take(batch, result)
-                self._compute_seconds += time.perf_counter() - began
+        ahead = prefetched(batches(self._work, chunk, first=kept.batches))
+        with Watchdog() as watchdog, closing(self._engine.stream(ahead)) as computed:
+            for batch, result, seconds in computed:
+                self._take(
+                    batch, make_finite(self._engine, result, batch.ids, batch.lengths, batch.boundaries)
+                )
+                self._compute_seconds += seconds
                 watchdog.alive()
                 due = time.monotonic() - last_flush >= FLUSH_SECONDS
                 held = sum(t.num_rows for t in self._pending)

@@ -28,9 +28,11 @@ RUNTIME_BYTES = {"cpu": 528 * MIB, "cuda": 640 * MIB}
 LOGIT_COPIES = 4
 # Nodes and kernel arguments of one captured graph, apart from the pool that all graphs share.
 GRAPH_BYTES = 8 * MIB
-# Best token budgets, equally fast, largest first: CPU caches favour 2,048 to 4,096 slots a batch
-# (measured; 8,192 was slower), a GPU needs far more to fill its cores.
-BEST_BUDGETS = {"cpu": (4_096, 2_048), "cuda": (65_536,)}
+# Best token budgets, equally fast, largest first. A CPU's core computes a batch alone: 1,024 and 2,048
+# slots cost it the same (measured; 512 cost 3% to 10% more a slot). A GPU needs far more to fill its cores.
+BEST_BUDGETS = {"cpu": (2_048, 1_024), "cuda": (65_536,)}
+# Rungs are multiples of this: a GPU's tensor cores ask for it, a CPU's products do not (measured).
+ALIGNMENT = {"cpu": 1, "cuda": 8}
 # Allocators round up and fragment: this share of what is free is planned with.
 USABLE_SHARE = 0.9
 
@@ -38,7 +40,7 @@ USABLE_SHARE = 0.9
 @dataclass(frozen=True)
 class Target:
     """Where the job will run: device name, dtype of the weights, bytes free (None: unknown), and how many
-    parts of a batch are computed at once."""
+    batches are computed at once."""
 
     device: str
     dtype: str
@@ -108,20 +110,28 @@ def fit_budget(
     while True:
         batch = batch_rows(width, budget)
         plan = predict(model_config, target, [Held(longest, batch, batch)], head, growth)
-        if plan.peak <= target.available * USABLE_SHARE:
+        if fits(plan):
             return budget
         if wanted is not None or batch == 1:
-            raise ConfigError(_does_not_fit(plan.shapes[0], target.device, target.available, wanted))
+            raise does_not_fit(plan, wanted)
         budget //= 2
 
 
-def _does_not_fit(shape: ShapeMemory, device: str, available: int, wanted: int | None) -> str:
+def fits(plan: MemoryPlan) -> bool:
+    """Whether the predicted peak leaves enough of what is free; true where nobody knows what is."""
+    return plan.available is None or plan.peak <= plan.available * USABLE_SHARE
+
+
+def does_not_fit(plan: MemoryPlan, wanted: int | None) -> ConfigError:
+    """The arithmetic of the shape that needs most; `wanted` is the token budget that the job states."""
+    shape = max(plan.shapes, key=lambda s: s.bytes)
     terms = " + ".join(f"{term.name} {size(term.bytes)}" for term in shape.terms)
     rows = f"{plural(shape.batch, 'row')} of {shape.length} tokens"
     advice = "lower batching.token_budget" if wanted and shape.batch > 1 else "lower limits.max_length"
-    return (
-        f"not enough memory for {rows}: {terms} = {size(shape.bytes)}, but {device} has {size(available)} "
-        f"free, {USABLE_SHARE:.0%} of it planned with; {advice}, or use a smaller dtype or a larger device"
+    return ConfigError(
+        f"not enough memory for {rows}: {terms} = {size(shape.bytes)}, but {plan.device} has "
+        f"{size(plan.available or 0)} free, {USABLE_SHARE:.0%} of it planned with; {advice}, or use a "
+        "smaller dtype or a larger device"
     )
 
 
@@ -158,25 +168,25 @@ def _shape_memory(
     if growth:
         return _decode_memory(sizes, target, shape, graphs, head, growth)
     length, batch, rows = shape
+    lanes = (target.lanes, "lanes")
     slots = (batch * length, "slots")
     width = (target.width, "B")
     packed = target.kind == "cpu" and target.dtype == "float32" and sizes.fused
     terms = [
         *_fixed_terms(sizes, target, graphs, head, packed),
-        _term("inputs", slots, (2, "tensors (ids, mask)"), (8, "B")),
-        _term("activations", slots, (_activations(sizes), "values"), width),
-        _term("results", (batch, "rows"), (head.row_bytes, "B")),
+        _term("inputs", lanes, slots, (2, "tensors (ids, mask)"), (8, "B")),
+        _term("activations", lanes, slots, (_activations(sizes), "values"), width),
+        _term("results", lanes, (batch, "rows"), (head.row_bytes, "B")),
     ]
     if sizes.masks:
         # Where each query may look, as a type of one byte and as what is added to the scores.
-        masks = (sizes.masks, "patterns"), slots, (length, "slots"), (1 + target.width, "B")
+        masks = lanes, (sizes.masks, "patterns"), slots, (length, "slots"), (1 + target.width, "B")
         terms.append(_term("attention masks", *masks))
     if sizes.eager:
-        scores = slots, (length, "slots"), (sizes.heads, "heads"), (3, "copies"), (4, "B")
+        scores = lanes, slots, (length, "slots"), (sizes.heads, "heads"), (3, "copies"), (4, "B")
         terms.append(_term("attention scores", *scores))
     if head.logits:
-        parts = min(target.lanes, batch)
-        logits = (parts, "lanes"), (head.logits, "logits"), (LOGIT_COPIES, "copies"), (4, "B")
+        logits = lanes, (head.logits, "logits"), (LOGIT_COPIES, "copies"), (4, "B")
         terms.append(_term("logits", *logits))
     if target.kind == "cpu":
         # As computed, in one piece, and sorted: on a GPU's host this is not the device's memory.

@@ -8,18 +8,24 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 
 from staticjob import dataset, storage, tasks
 from staticjob.clock import now
+from staticjob.config import JobConfig
+from staticjob.engine.shape import Shape
 from staticjob.errors import ConfigError, DataError
 from staticjob.generating.curve_history import Earlier
 from staticjob.layout import Output, Work
+from staticjob.memory import Target
 from staticjob.merging.publish import output_schema
 from staticjob.models import model_files
 from staticjob.models.max_length import max_length
 from staticjob.plan import make_plan
 from staticjob.planning import history
+from staticjob.planning.basis import Basis
 from staticjob.planning.decoding import growth_of
 from staticjob.planning.device import can_run, target_of
 from staticjob.planning.head_sizes import head_sizes
@@ -115,33 +121,34 @@ def draft_plan(work: Work, prepared: Prepared, calibrate: bool = True) -> Plan:
     growth = growth_of(config, target.lanes)
     head = head_sizes(config, model_dir, model_config, fields, target.kind, growth.cap if growth else limit)
 
-    def make(rates: Rates | None) -> Plan:
-        return make_plan(
-            prepared,
-            stats,
-            kept_schema=dataset.encode_schema(kept),
-            max_length=limit,
-            model_config=model_config,
-            head=head,
-            target=target,
-            rates=rates,
-            growth=growth,
-        )
-
-    first = make(known)
+    basis = Basis(
+        kept_schema=dataset.encode_schema(kept),
+        max_length=limit,
+        model_config=model_config,
+        head=head,
+        target=target,
+        rates=known,
+        growth=growth,
+    )
+    first = make_plan(prepared, stats, basis)
     if known is not None or growth or not calibrate or not first.rungs or not can_run(target):
         return first
+    rates = _calibrated(config, model_dir, [Shape(rung.length, rung.batch) for rung in first.rungs], target)
+    return make_plan(prepared, stats, replace(basis, rates=rates))
+
+
+def _calibrated(config: JobConfig, model_dir: Path, shapes: Sequence[Shape], target: Target) -> Rates:
+    """Rates of a few of the shapes, and what the device can do at best, measured on this machine."""
     began = time.perf_counter()
-    from staticjob.engine import Shape, StaticEngine
+    from staticjob.engine import StaticEngine
     from staticjob.engine.calibrate import ceilings, measure
 
-    shapes = [Shape(rung.length, rung.batch) for rung in first.rungs]
     log.info("no rates of an earlier run: measuring a few of %d shapes on %s", len(shapes), target.device)
     engine = StaticEngine(model_dir, config, shapes)
     # As a worker's start: imports count, though this process may have done some of them already.
     start = time.perf_counter() - began
     rates = measure(engine, shapes, start)
-    return make(rates.model_copy(update={"ceilings": ceilings(rates.device, rates.dtype)}))
+    return rates.model_copy(update={"ceilings": ceilings(rates.device, rates.dtype)})
 
 
 def _split_stats(work: Work, split: str) -> SplitStats:

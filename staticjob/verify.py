@@ -27,7 +27,7 @@ from staticjob.layout import Output, Work
 from staticjob.models import model_files
 from staticjob.record import Record
 from staticjob.records import WITH_RESULT, Chunk, Plan, Prepared
-from staticjob.running.finite import run_finite
+from staticjob.running.finite import make_finite
 from staticjob.running.parts import read_ids, read_rows
 from staticjob.running.results import vectors
 
@@ -198,7 +198,8 @@ class _HeadsAgain:
         samples: Standing,
     ) -> HeadResult:
         boundaries = np.array([-1 if s is None else s.boundary for s in samples], np.int32)
-        return run_finite(self._engine, shape, ids, lengths, boundaries)
+        result = self._engine.run(shape, ids, lengths, boundaries)
+        return make_finite(self._engine, result, ids, lengths, boundaries)
 
 
 def choose(

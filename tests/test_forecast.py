@@ -36,6 +36,20 @@ def test_seconds_are_compute_and_commits_and_starts_and_warm_ups() -> None:
     assert plan.forecast.seconds == pytest.approx(expected)
 
 
+def test_lanes_that_have_no_batch_are_waited_for() -> None:
+    # 3 batches on 2 lanes take two turns, as 4 would.
+    three, four = (
+        planned(
+            [split(0, [[512] * rows])],
+            job(batching={"token_budget": 4096, "ladder": [512]}),
+            rates=RATES,
+            target=Target("cpu", "float32", lanes=2),
+        ).forecast
+        for rows in (24, 32)
+    )
+    assert three.seconds == four.seconds
+
+
 def test_cost_follows_from_the_price_of_an_hour() -> None:
     config = job(batching={"token_budget": 4096, "ladder": [512]}, cost={"gpu_hour": 3.6})
     forecast = planned([split(0, [[256] * 800])], config, rates=RATES).forecast

@@ -10,7 +10,7 @@ import pytest
 from planning import MODEL_CONFIG, MODEL_DIR, job, planned, split
 
 from staticjob.errors import ConfigError
-from staticjob.memory import MIB, Held, Target, fit_budget, predict
+from staticjob.memory import MIB, USABLE_SHARE, Held, Target, fit_budget, predict
 from staticjob.planning.dimensions import Dimensions
 from staticjob.planning.head_sizes import HeadSizes
 
@@ -78,7 +78,7 @@ def test_half_precision_halves_the_weights_and_the_activations() -> None:
     assert half["inputs"] == wide["inputs"]
 
 
-@pytest.mark.parametrize(("device", "budget"), [("cpu", 4_096), ("cuda:0", 65_536)])
+@pytest.mark.parametrize(("device", "budget"), [("cpu", 2_048), ("cuda:0", 65_536)])
 def test_the_automatic_budget_is_the_devices_best_where_memory_allows(device: str, budget: int) -> None:
     assert fit_budget(MODEL_CONFIG, Target(device, "float32", 64 * 2**30), 512, HEAD) == budget
     assert fit_budget(MODEL_CONFIG, Target(device, "float32", None), 512, HEAD) == budget
@@ -104,6 +104,35 @@ def test_a_job_that_cannot_fit_one_row_is_refused_with_the_arithmetic() -> None:
 def test_a_given_budget_that_does_not_fit_is_refused_and_not_changed() -> None:
     with pytest.raises(ConfigError, match=r"128 rows of 512 tokens.*lower batching\.token_budget"):
         fit_budget(MODEL_CONFIG, Target("cuda", "float32", 900 * MIB), 512, HEAD, wanted=65_536)
+
+
+def test_every_lane_has_activations_of_its_own() -> None:
+    one, four = (
+        {t.name: t.bytes for t in predict(MODEL_CONFIG, target, [Held(64, 16, 0)], HEAD).shapes[0].terms}
+        for target in (Target("cpu", "float32"), Target("cpu", "float32", lanes=4))
+    )
+    assert four["activations"] == 4 * one["activations"]
+    assert four["weights"] == one["weights"]
+
+
+def test_chunks_hold_fewer_rows_where_memory_has_no_room_for_more_results() -> None:
+    rows = [split(0, [[16] * 200_000])]
+    wide = planned(rows, target=Target("cpu", "float32", 64 * 2**30))
+    most = wide.memory.peak / USABLE_SHARE
+    tight = planned(rows, target=Target("cpu", "float32", int(most) - 40 * MIB))
+    assert tight.memory.peak <= (most - 40 * MIB) * USABLE_SHARE
+    assert max(chunk.rows for chunk in tight.chunks) < max(chunk.rows for chunk in wide.chunks)
+    assert tight.token_budget == wide.token_budget
+
+
+def test_a_plan_whose_results_alone_are_too_large_is_refused() -> None:
+    fixed = planned([split(0, [[16]])]).memory.peak
+    with pytest.raises(ConfigError, match=r"chunk results .* free"):
+        planned(
+            [split(0, [[16] * 200_000])],
+            job(batching={"token_budget": 16 * 65_536}),
+            target=Target("cpu", "float32", int(fixed / USABLE_SHARE) + 900 * MIB),
+        )
 
 
 def test_the_plan_refuses_what_the_device_cannot_hold() -> None:

@@ -204,7 +204,7 @@ def airflow_job(limit: int, **batching: object) -> JobConfig:
 def test_a_small_job_takes_a_smaller_budget_than_a_large_one() -> None:
     lengths = [512] * 12 + [20] * 150
     small, large = planned([split(0, [lengths])]), planned([split(0, [lengths * 100])])
-    assert (small.token_budget, large.token_budget) == (2048, 4096)
+    assert (small.token_budget, large.token_budget) == (1024, 2048)
     given = planned([split(0, [lengths])], job(batching={"token_budget": 4096}))
     assert given.token_budget == 4096
     assert given.ledger.slots > small.ledger.slots

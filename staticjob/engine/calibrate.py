@@ -6,9 +6,11 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from staticjob.engine.loader import DTYPES
 from staticjob.engine.shape import Shape
@@ -24,8 +26,9 @@ COPY_BYTES = {"cpu": 128 << 20, "cuda": 1 << 30}
 
 
 def measure(engine: StaticEngine, shapes: Sequence[Shape], start_seconds: float) -> Rates:
-    """Time one full batch of a few of `shapes`, spread over their lengths: the mean of two runs.
+    """Time full batches of a few of `shapes`, spread over their lengths, with every lane at work.
 
+    A batch's seconds are its share of the engine's time, the mean of REPETITIONS on each lane.
     start_seconds: what bringing up the engine took, by the caller's clock.
     """
     ordered = sorted(set(shapes))
@@ -33,16 +36,12 @@ def measure(engine: StaticEngine, shapes: Sequence[Shape], start_seconds: float)
     rates, extra = [], []
     for shape in (ordered[i] for i in reversed(picks)):
         warm_up = _seconds(partial(engine.warm_up, shape))
-        lengths = np.full(shape.batch, shape.length, np.int32)
-        ids = np.zeros((shape.batch, shape.length), np.int32)
-        # Every token is scored, where a task scores tokens.
-        boundaries = np.ones(shape.batch, np.int32)
-        first, *runs = [
-            _seconds(partial(engine.run, shape, ids, lengths, boundaries)) for _ in range(1 + REPETITIONS)
-        ]
+        batch = _Full.of(shape)
+        first = statistics.mean(s for _, _, s in engine.stream([batch] * engine.lanes))
+        runs = [s for _, _, s in engine.stream([batch] * (REPETITIONS * engine.lanes))]
         seconds = statistics.mean(runs)
         rates.append(ShapeRate(length=shape.length, batch=shape.batch, seconds=seconds))
-        extra.append(warm_up + max(0.0, first - seconds))
+        extra.append(warm_up + max(0.0, first - seconds) * engine.lanes)
     return Rates(
         device=engine.device,
         dtype=engine.dtype,
@@ -51,6 +50,20 @@ def measure(engine: StaticEngine, shapes: Sequence[Shape], start_seconds: float)
         rung_seconds=statistics.median(extra) if extra else 0.0,
         source="calibration",
     )
+
+
+class _Full(NamedTuple):
+    """A batch without padding; every token is scored, where a task scores tokens."""
+
+    ids: NDArray[np.int32]
+    lengths: NDArray[np.int32]
+    boundaries: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, shape: Shape) -> _Full:
+        batch, length = shape.batch, shape.length
+        ids = np.zeros((batch, length), np.int32)
+        return cls(ids, np.full(batch, length, np.int32), np.ones(batch, np.int32))
 
 
 def ceilings(device: str, dtype: str = "float32") -> Ceilings:

@@ -16,6 +16,7 @@ from queue import SimpleQueue
 import torch
 
 from staticjob.config import ModelConfig
+from staticjob.cores import cores
 from staticjob.engine import loader
 from staticjob.engine.causal_model import load_causal
 from staticjob.engine.decode_batch import Answer, Generated, Look, Prompts, carry_on
@@ -68,7 +69,7 @@ class StaticDecoder:
             keep_freed_memory()
         causal = load_causal(model_dir, model, device, dtype, longest + cap)
         rules = DecodeRules(cap, sampling, ending, positions)
-        count = lanes or (torch.get_num_threads() if device.type == "cpu" else 1)
+        count = lanes or (cores() if device.type == "cpu" else 1)
         sizes = Dimensions.of(config)
         self.lanes = [DecodeLane(causal, sizes, rules, shapes, device, dtype) for _ in range(count)]
         self._threads = Lanes(count) if device.type == "cpu" else None

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from staticjob import tasks
+from staticjob.cores import cores
 from staticjob.encoding import load_tokenizer
 from staticjob.engine.heap import release_freed_memory
 from staticjob.engine.shape import Shape
@@ -29,7 +30,7 @@ from staticjob.generating.generate_rows import TextWriter, decoder_settings
 from staticjob.generating.options import GenerateOptions, stop_ids
 from staticjob.generating.survival import Observed
 from staticjob.generating.tail_policy import Engine, TailPolicy
-from staticjob.planning.device import cores, free_memory
+from staticjob.planning.device import free_memory
 from staticjob.policy import Scope
 from staticjob.records import Chunk, Commit
 from staticjob.running.commit import EngineFacts

@@ -43,8 +43,3 @@ def growth_of(config: JobConfig, lanes: int) -> Growth | None:
     if not TASKS[config.task].generates or options is None:
         return None
     return Growth(options.max_new_tokens, options.n, lanes)
-
-
-def idle_slots(budget: int, growth: Growth) -> float:
-    """Slots that one more rung costs beside its warm-up: its odd batch leaves the other lanes idle."""
-    return budget * (growth.lanes - 1) / 2

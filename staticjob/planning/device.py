@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from contextlib import suppress
 from pathlib import Path
 
 from staticjob.config import ModelConfig
+from staticjob.cores import cores
 from staticjob.memory import Target
 
 _MEMINFO = Path("/proc/meminfo")
@@ -35,11 +35,6 @@ def target_of(model: ModelConfig, last_device: str | None = None, last_memory: i
         narrow = "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
         free = torch.cuda.mem_get_info(device)[0]
     return Target(device, model.dtype if model.dtype != "auto" else narrow, stated or free)
-
-
-def cores() -> int:
-    """Processor cores this process may use: a CPU engine runs one lane on each."""
-    return len(os.sched_getaffinity(0))
 
 
 def can_run(target: Target) -> bool:

@@ -60,9 +60,15 @@ def rung_cost_slots(rates: Rates) -> float:
     return (rates.rung_seconds + COMMIT_SECONDS) * slots / seconds
 
 
-def chunk_seconds(rates: Rates, chunk: Chunk) -> float:
-    """Compute seconds of one chunk."""
-    return chunk.ledger.slots * seconds_per_slot(rates, chunk.length)
+def idle_slots(budget: int, lanes: int) -> float:
+    """Slots that one more rung costs beside its warm-up: its last batch leaves the other lanes idle."""
+    return budget * (lanes - 1) / 2
+
+
+def chunk_seconds(rates: Rates, chunk: Chunk, lanes: int = 1) -> float:
+    """Compute seconds of one chunk, whose batches are computed `lanes` at a time."""
+    turns = -(-chunk.batches // lanes)
+    return turns * lanes * chunk.batch * chunk.length * seconds_per_slot(rates, chunk.length)
 
 
 def forecast(
@@ -70,6 +76,7 @@ def forecast(
     packs: Sequence[Sequence[str]],
     rates: Rates | None,
     gpu_hour: float | None,
+    lanes: int = 1,
 ) -> Forecast:
     """Device time of all packs one after another, and what it costs at `gpu_hour` per hour.
 
@@ -81,7 +88,7 @@ def forecast(
         return Forecast(seconds=None, cost=None, cost_per_million_useful_tokens=None, basis=basis)
     length_of = {chunk.id: chunk.length for chunk in chunks}
     warm_ups = sum(len({length_of[chunk] for chunk in pack}) for pack in packs)
-    compute = sum(chunk_seconds(rates, chunk) for chunk in chunks)
+    compute = sum(chunk_seconds(rates, chunk, lanes) for chunk in chunks)
     commits = len(chunks) * COMMIT_SECONDS
     seconds = compute + commits + len(packs) * rates.start_seconds + warm_ups * rates.rung_seconds
     useful = sum(chunk.ledger.useful for chunk in chunks)

@@ -1,4 +1,4 @@
-"""One rectangle computed as the run does it: what is not finite in a narrower type, again in float32."""
+"""A rectangle's result as the run keeps it: what is not finite in a narrower type, again in float32."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from staticjob.engine import HeadResult, Shape, StaticEngine
+    from staticjob.engine import HeadResult, StaticEngine
 
 
-def run_finite(
+def make_finite(
     engine: StaticEngine,
-    shape: Shape,
+    result: HeadResult,
     ids: NDArray[np.int32],
     lengths: NDArray[np.int32],
     boundaries: NDArray[np.int32],
 ) -> HeadResult:
-    """Compute ids [B, L], lengths [B] (0 for a dummy row), boundaries [B].
+    """The result of ids [B, L], lengths [B] (0 for a dummy row), boundaries [B], mended in place.
 
-    A real row that the result still calls not finite is so in float32 too.
+    A real row that it still calls not finite is so in float32 too.
     """
-    result = engine.run(shape, ids, lengths, boundaries)
     bad = np.flatnonzero(~result.finite & (lengths > 0))
     if len(bad):
         again = engine.recompute_float32(ids[bad], lengths[bad], boundaries[bad])
