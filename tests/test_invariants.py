@@ -96,12 +96,13 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Watched:
     shapes: list[tuple[int, int]] = []
     written: list[str] = []
     useful = [0]
-    compute, put, put_if_absent, writer = StaticEngine._compute, local.put, local.put_if_absent, local.writer
+    stream, put, put_if_absent, writer = StaticEngine.stream, local.put, local.put_if_absent, local.writer
 
-    def compute_watched(self: StaticEngine, shape: Any, ids: Any, lengths: Any, boundaries: Any) -> Any:
-        shapes.append((shape.length, shape.batch))
-        useful[0] += int(lengths.sum())
-        return compute(self, shape, ids, lengths, boundaries)
+    def stream_watched(self: StaticEngine, batches: Any) -> Any:
+        for batch, result, seconds in stream(self, batches):
+            shapes.append(batch.ids.shape[::-1])
+            useful[0] += int(batch.lengths.sum())
+            yield batch, result, seconds
 
     def log_first(function: Any) -> Any:
         def logged(uri: str, *rest: Any) -> Any:
@@ -113,7 +114,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Watched:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
         patch.setattr("staticjob.steps.can_run", lambda target: False)  # no calibration among the shapes
-        patch.setattr(StaticEngine, "_compute", compute_watched)
+        patch.setattr(StaticEngine, "stream", stream_watched)
         for name, function in (("put", put), ("put_if_absent", put_if_absent), ("writer", writer)):
             patch.setattr(local, name, log_first(function))
         config = job(str(base), limits={"max_length": 128, "max_error_rate": 0.1})
