@@ -28,11 +28,11 @@ from staticjob.generating.vllm_worker import WorkerSettings
 from staticjob.memory import DTYPE_BYTES
 from staticjob.models.model_files import max_positions, model_config
 from staticjob.planning.dimensions import Dimensions
+from staticjob.running.watch import STALL_SECONDS
 
 log = logging.getLogger(__name__)
 
 START_SECONDS = 900.0  # to load and compile a large model on a cold machine
-STALL_SECONDS = float(os.environ.get("STATICJOB_STALL_SECONDS", "600"))
 ATTEMPTS = 3
 TICK_SECONDS = 1.0
 LAST_LINES = 5

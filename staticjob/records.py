@@ -136,6 +136,10 @@ class SliceStats(Record):
     kept_schema: str = Field(description="base64 of the Arrow IPC schema of the kept columns")
 
 
+# Row errors that a record names.
+FIRST_ERRORS = 10
+
+
 class RowError(Record):
     """One row that could not be answered with a result, for people to read."""
 
@@ -349,7 +353,7 @@ class Commit(Record):
     batch: int
     batches: int
     kept_batches: int = Field(description="batches kept from an earlier try")
-    seconds: float = Field(description="wall clock of the last try, engine start excluded")
+    seconds: float = Field(description="that the last try spent on the chunk, engine starts excluded")
     compute_seconds: float = Field(description="sum over this try's batches of time in the engine")
     start_seconds: float = Field(description="engine start, charged to the first chunk of a process")
     peak_bytes: int | None

@@ -16,6 +16,7 @@ from staticjob import dataset, storage, tasks
 from staticjob.encoding import Encoded
 from staticjob.layout import Work
 from staticjob.records import (
+    FIRST_ERRORS,
     ID_DTYPE,
     ITEMS_DTYPE,
     NO_LIST,
@@ -33,7 +34,6 @@ from staticjob.running.parts import PartWriter
 from staticjob.tasks import RowEncoder
 
 ARRIVAL_BATCH = 32
-FIRST_ERRORS = 10
 
 
 def tokenize_split(work: Work, prepared: Prepared, split: Split, encoder: RowEncoder) -> SplitStats:

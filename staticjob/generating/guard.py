@@ -7,7 +7,6 @@ when its own parent dies, however that happens. Linux only, as is the kernel's h
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -18,10 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from staticjob.errors import InfrastructureError
-
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
+from staticjob.prctl import adopt_orphans, end_with_parent
 
 
 def run_guarded(work: Callable[[], int]) -> NoReturn:
@@ -29,7 +25,7 @@ def run_guarded(work: Callable[[], int]) -> NoReturn:
     parent = os.getppid()
     child = os.fork()
     if child == 0:
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent(signal.SIGKILL)
         try:
             code = work()
         except BaseException:  # an exit too: past here the child would go on with its parent's program
@@ -38,8 +34,8 @@ def run_guarded(work: Callable[[], int]) -> NoReturn:
         sys.stderr.flush()
         os._exit(code)
     signal.signal(signal.SIGTERM, _end)
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    adopt_orphans()
+    end_with_parent(signal.SIGTERM)
     if os.getppid() != parent:
         _end()
     status = 0
@@ -77,8 +73,3 @@ def _children() -> list[int]:
             if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
                 found.append(int(stat.parent.name))
     return found
-
-
-def _prctl(option: int, value: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
-        raise InfrastructureError(f"prctl({option}) failed: {os.strerror(ctypes.get_errno())}")

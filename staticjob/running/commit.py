@@ -16,13 +16,12 @@ from staticjob.clock import now
 from staticjob.generating.outcome import Outcome
 from staticjob.layout import Work
 from staticjob.ledger import Ledger
-from staticjob.records import Ceilings, Chunk, Commit, InputFile, RowError, Status
+from staticjob.records import FIRST_ERRORS, Ceilings, Chunk, Commit, InputFile, RowError, Status
 from staticjob.running import results
 from staticjob.running.watch import worker_name
 
 log = logging.getLogger(__name__)
 
-FIRST_ERRORS = 10
 # What a chunk leaves while it is under way; of no use once it is committed.
 FLUSH = "flush-"
 FLUSH_SECONDS = float(os.environ.get("STATICJOB_FLUSH_SECONDS", "30"))

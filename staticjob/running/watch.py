@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import logging
 import os
@@ -15,14 +14,14 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Self
 
-from staticjob.errors import InfrastructureError, Stopped
+from staticjob.errors import Stopped
+from staticjob.prctl import end_with_parent
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 5.0
 # A batch takes seconds at most; an engine silent for ten minutes hangs.
 STALL_SECONDS = float(os.environ.get("STATICJOB_STALL_SECONDS", "600"))
-PR_SET_PDEATHSIG = 1
 
 
 def worker_name() -> str:
@@ -38,9 +37,7 @@ def die_with_parent() -> None:
     """
     if os.environ.get("STATICJOB_DIE_WITH_PARENT") != "1" or not sys.platform.startswith("linux"):
         return
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise InfrastructureError("prctl(PR_SET_PDEATHSIG) failed; start without STATICJOB_DIE_WITH_PARENT")
+    end_with_parent(signal.SIGKILL)
     expected = os.environ.get("STATICJOB_PARENT_PID")
     if os.getppid() == 1 or (expected and int(expected) != os.getppid()):
         os.kill(os.getpid(), signal.SIGKILL)

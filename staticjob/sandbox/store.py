@@ -6,7 +6,6 @@ ports, so that several stores run side by side; WebDAV, Iceberg and Lance are of
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import secrets
@@ -22,6 +21,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from staticjob.errors import ConfigError, InfrastructureError
+from staticjob.prctl import end_with_parent
 
 HOST = "127.0.0.1"
 REGION = "us-east-1"
@@ -29,7 +29,6 @@ START_SECONDS = 30.0
 STOP_SECONDS = 4.0  # it waits for open connections; what was stored is safe without
 # Every service of `weed mini` that cannot be switched off; `s3` is the one that is used.
 SERVICES = ("s3", "filer", "volume", "master", "admin")
-PR_SET_PDEATHSIG = 1
 
 
 class SeaweedStore:
@@ -244,10 +243,9 @@ def _can_store(master_port: int) -> bool:
 
 def _die_with_parent(parent: int) -> Callable[[], None]:
     """A function for the child: have the kernel kill it when its parent ends."""
-    prctl = ctypes.CDLL(None).prctl
 
     def arm() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
 
