@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,7 +138,7 @@ def _on_paper(work: Workload, results: dict[str, dict[str, Any]]) -> list[str]:
     costs = {h: replay(lengths, prompt, work.cap, rates, threshold=h).seconds for h in steps}
     best = min(costs, key=lambda h: costs[h])
     seen = Observed(work.cap)
-    seen.add_lengths(lengths)
+    seen.add_lengths(Counter(lengths))
     first = replay(lengths, prompt, work.cap, rates, told=False).seconds
     later = replay(lengths, prompt, work.cap, rates, earlier=seen).seconds
     done = np.flatnonzero(np.array(survivors(lengths)) <= len(lengths) / 2)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,7 @@ def simulated(name: str, rules: Rules, workload: str, rows: int) -> str:
     prompt, cap = recorded["prompt"], recorded["cap"]
     lengths = np.random.default_rng(0).choice(recorded["lengths"], rows)
     before = Observed(cap)
-    before.add_lengths(recorded["lengths"])
+    before.add_lengths(Counter(recorded["lengths"]))
     fixed = {
         int(h): replay(lengths, prompt, cap, rules, threshold=int(h)).seconds
         for h in np.unique(np.linspace(0, cap, STEPS))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -29,7 +31,7 @@ def ragged(rows: int, seed: int = 0, median: float = 24, sigma: float = 1.0) -> 
 
 def curve_from(lengths: np.ndarray, cap: int = CAP) -> np.ndarray:
     seen = Observed(cap)
-    seen.add_lengths(lengths)
+    seen.add_lengths(Counter(lengths))
     return survival(seen)
 
 
@@ -48,7 +50,7 @@ def test_the_curve_of_whole_lengths_is_the_share_of_longer_rows():
 def test_batches_add_up_to_the_curve_of_their_lengths():
     lengths = ragged(64)
     one, two = Observed(CAP), Observed(CAP)
-    one.add_lengths(lengths)
+    one.add_lengths(Counter(lengths))
     for rows in (lengths[:32], lengths[32:]):
         two.add_curve(32, [int((rows > n).sum()) for n in range(1, rows.max() + 1)])
     np.testing.assert_array_equal(one.at_risk, two.at_risk)
@@ -58,8 +60,8 @@ def test_batches_add_up_to_the_curve_of_their_lengths():
 def test_rows_handed_over_count_as_alive_until_then_and_not_as_ended():
     lengths = np.array([2] * 16 + [30] * 16)
     cut, whole = Observed(40), Observed(40)
-    whole.add_lengths(np.tile(lengths, 20))
-    cut.add_lengths(np.tile(lengths, 19))
+    whole.add_lengths(Counter(np.tile(lengths, 20)))
+    cut.add_lengths(Counter(np.tile(lengths, 19)))
     cut.add_curve(32, [32, 16, 16])  # handed over with 16 rows after token 3
     np.testing.assert_allclose(survival(cut)[:30], survival(whole)[:30])
 
@@ -82,8 +84,8 @@ def test_an_unseen_tail_goes_on_as_a_power_of_the_length():
 
 def test_an_earlier_run_counts_as_a_bounded_number_of_rows():
     earlier, now = Observed(50), Observed(50)
-    earlier.add_lengths([10] * 100_000)
-    now.add_lengths([40] * 2560)
+    earlier.add_lengths(Counter([10] * 100_000))
+    now.add_lengths(Counter([40] * 2560))
     assert survival(now.plus(earlier))[10] == pytest.approx(2560 / 2816)
     assert survival(Observed(50).plus(earlier))[9:11].tolist() == [1.0, 0.0]
 
@@ -158,7 +160,7 @@ def best_fixed(lengths: np.ndarray, rules: Rules) -> float:
 def test_with_an_earlier_curve_a_ragged_chunk_costs_about_what_the_best_step_would(seed):
     lengths = ragged(512, seed)
     earlier = Observed(CAP)
-    earlier.add_lengths(ragged(1000, seed + 100))
+    earlier.add_lengths(Counter(ragged(1000, seed + 100)))
     chosen = replay(lengths, 64, CAP, RULES, earlier=earlier)
     assert chosen.seconds <= 1.08 * best_fixed(lengths, RULES)
     assert chosen.handed_over > 0
@@ -209,7 +211,7 @@ def test_auto_is_never_far_from_the_better_engine(seed, sigma, median, row, star
     vllm = VLLM.model_copy(update={"row_seconds": row, "start_seconds": start})
     rules = Rules(static=STATIC, vllm=vllm)
     earlier = Observed(CAP)
-    earlier.add_lengths(ragged(1000, seed + 1000, median, sigma))
+    earlier.add_lengths(Counter(ragged(1000, seed + 1000, median, sigma)))
     chunks = [ragged(rows, seed + i, median, sigma) for i in range(3)]
 
     def seconds(engine: str) -> float:
@@ -254,7 +256,7 @@ def test_without_rates_the_first_batch_is_run_and_its_own_steps_are_the_rates():
 
 def test_a_chunks_decisions_are_kept_with_what_they_rest_on():
     earlier = Observed(CAP)
-    earlier.add_lengths(ragged(1000, 7))
+    earlier.add_lengths(Counter(ragged(1000, 7)))
     policy = TailPolicy("auto", Scope(64, 64, CAP, 512), 32, 1, "cpu", earlier, STATIC, VLLM)
     assert policy.begin(0, 32)
     curve = run(policy, ragged(32, 3), 0.13)

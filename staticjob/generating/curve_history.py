@@ -55,7 +55,7 @@ class Earlier(Record):
         if not self.lengths or self.cap < cap:
             return None
         observed = Observed(cap)
-        observed.add_lengths(n for n, rows in self.lengths.items() for _ in range(rows))
+        observed.add_lengths(self.lengths)
         return observed
 
     def static(self, shape: Shape, now: Mapping[Shape, StaticRates]) -> StaticRates | None:

@@ -7,7 +7,7 @@ texts have heavy tails, and a power fitted to the last doubling neither expects 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +35,10 @@ class Observed:
         self.at_risk[:tokens] += counts[:-1]
         self.ended[:tokens] += counts[:-1] - counts[1:]
 
-    def add_lengths(self, lengths: Iterable[int]) -> None:
-        """Rows known to their end: tokens generated, the cap for a row that the cap ended."""
-        ends = np.bincount(np.minimum(np.fromiter(lengths, np.int64), self.cap), minlength=self.cap + 1)
+    def add_lengths(self, counts: Mapping[int, int]) -> None:
+        """Rows known to their end: tokens generated (the cap for a row that the cap ended): rows."""
+        lengths = np.minimum(np.fromiter(counts.keys(), np.int64), self.cap)
+        ends = np.bincount(lengths, np.fromiter(counts.values(), float), minlength=self.cap + 1)
         self.at_risk += ends[::-1].cumsum()[::-1][1:]
         self.ended += ends[1:]
 
