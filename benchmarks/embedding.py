@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from contenders import CONTENDERS, CORES, LIMIT, model_dir
+from process import Process
 from results import machine, versions, write_section
 from texts import docstrings, questions
 
@@ -51,41 +50,6 @@ class Passes:
         return statistics.median(self.seconds)
 
 
-class Process:
-    """A running contender."""
-
-    def __init__(self, name: str, texts: Path, log: Path) -> None:
-        self.name, self._log = name, log
-        command = [sys.executable, str(HERE / "contenders.py"), name, str(texts)]
-        with log.open("wb") as errors:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-            )
-        self.start_seconds = self._answer()["start_seconds"]
-
-    def embed(self) -> dict[str, Any]:
-        return self._ask("pass")
-
-    def quit(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait()
-
-    def _ask(self, line: str) -> dict[str, Any]:
-        assert self._process.stdin
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self.name} ended early; its last lines:\n{self._log.read_text()[-3000:]}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-
 def compare(texts: list[str], names: list[str], rounds: int, scratch: Path) -> dict[str, Passes]:
     """All contenders over one text set, interleaved; their vectors are held to the first's."""
     path = scratch / "texts.json"
@@ -94,12 +58,12 @@ def compare(texts: list[str], names: list[str], rounds: int, scratch: Path) -> d
     passes = {name: Passes() for name in names}
     try:
         for name in names:
-            processes.append(Process(name, path, scratch / f"{name}.log"))
-            print(f"  {name}: ready in {processes[-1].start_seconds:.1f} s (not counted)", flush=True)
+            processes.append(Process("contenders.py", name, path, scratch / f"{name}.log"))
+            print(f"  {name}: ready in {processes[-1].ready():.1f} s (not counted)", flush=True)
         for number in range(rounds):
             reference = None
             for process in processes:
-                answer = process.embed()
+                answer = process.run()
                 vectors = np.load(answer["vectors"])
                 Path(answer["vectors"]).unlink()
                 reference = vectors if reference is None else reference

@@ -21,45 +21,11 @@ from typing import Any
 
 from generation_tables import Passes, uniform_misses, uniform_table, whole_misses, whole_table
 from generators import CORES, GENERATORS
+from process import Process
 from results import machine, versions, write_section
 from workloads import Workload, mild, ragged, uniform
 
 HERE = Path(__file__).resolve().parent
-
-
-class Process:
-    """A program of generators.py, waiting for its next pass."""
-
-    def __init__(self, name: str, work: Path, log: Path) -> None:
-        self.name, self._log = name, log
-        command = [sys.executable, str(HERE / "generators.py"), name, str(work)]
-        with log.open("wb") as errors:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-            )
-
-    def ready(self) -> float:
-        """Wait until the program is ready; the seconds it took."""
-        return float(self._answer()["start_seconds"])
-
-    def generate(self) -> dict[str, Any]:
-        assert self._process.stdin
-        self._process.stdin.write("pass\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def quit(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self.name} ended early; its last lines:\n{self._log.read_text()[-3000:]}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
 
 
 def compare_uniform(work: Workload, programs: list[str], rounds: int, scratch: Path) -> dict[str, Passes]:
@@ -70,13 +36,13 @@ def compare_uniform(work: Workload, programs: list[str], rounds: int, scratch: P
     passes = {name: Passes() for name in programs}
     try:
         for name in programs:
-            processes.append(Process(name, path, scratch / f"{name}.log"))
+            processes.append(Process("generators.py", name, path, scratch / f"{name}.log"))
         for process in processes:
             print(f"  {process.name}: ready in {process.ready():.1f} s (not counted)", flush=True)
         for number in range(rounds):
             reference = None
             for process in processes:
-                answer = process.generate()
+                answer = process.run()
                 reference = reference or answer["tokens"]
                 assert all(len(text) == work.cap for text in answer["tokens"])
                 same = sum(a == b for a, b in zip(answer["tokens"], reference, strict=True))
