@@ -36,18 +36,26 @@ def file(tmp_path: Path) -> Path:
     texts = rows([3, 30, 12, 7, 25, 9])
     likeliest = class_logits(models[0], [[2, *text, 3] for text in texts]).argmax(1).tolist()
     sink = io.BytesIO()
-    columns = {"text": list(map(words, texts)), "gold": [LABELS[i] for i in likeliest]}
+    columns = {
+        "text": list(map(words, texts)),
+        "gold": [LABELS[i] for i in likeliest],
+        "other": [LABELS[i - 1] for i in likeliest],
+    }
     pq.write_table(pa.table(columns), sink)
     storage.put(f"{tmp_path}/in/p.parquet", sink.getvalue())
     data = {
         "name": "sweep",
         "task": "classify",
         "model": {"path": "x", "device": "cpu"},
-        "input": {"uri": f"{tmp_path}/in", "columns": {"text": "text"}, "keep": ["gold"]},
+        "input": {"uri": f"{tmp_path}/in", "columns": {"text": "text"}, "keep": ["gold", "other"]},
         "output": {"uri": f"{tmp_path}/out"},
         "batching": {"token_budget": 64},
         "sweep": {"model.path": [str(m) for m in models], "limits.max_length": [40]},
-        "metrics": [{"metric": "accuracy", "gold": "gold"}, {"metric": "macro_f1", "gold": "gold"}],
+        "metrics": [
+            {"metric": "accuracy", "gold": "gold"},
+            {"metric": "macro_f1", "gold": "gold"},
+            {"metric": "accuracy", "gold": "other"},
+        ],
     }
     path = tmp_path / "sweep.yaml"
     path.write_text(yaml.safe_dump(data, sort_keys=False))
@@ -61,8 +69,9 @@ def test_every_point_is_run_counted_and_kept(file: Path, monkeypatch: pytest.Mon
     settings = [tuple(point.settings.values()) for point in result.points]
     assert [(Path(path).name, limit) for path, limit in settings] == [("bert", 40), ("roberta", 40)]
     right, wrong = result.points
-    assert right.metrics["accuracy"].value == right.metrics["macro_f1"].value == 1.0
-    assert wrong.metrics["accuracy"].value < 1.0
+    assert right.metrics["accuracy of gold"].value == right.metrics["macro_f1"].value == 1.0
+    assert right.metrics["accuracy of other"].value == 0.0
+    assert wrong.metrics["accuracy of gold"].value < 1.0
     assert all(p.useful_tokens > 0 and 0 < p.useful_share <= 1 for p in result.points)
     assert SweepResult.model_validate_json(storage.read(uri)) == result
     assert run_sweep(read_grid(file, None))[0] == result, "finished points are not computed again"
@@ -74,6 +83,7 @@ def test_every_point_is_run_counted_and_kept(file: Path, monkeypatch: pytest.Mon
         ("sweep", {"limits.max_length": 8}, "expected fields with lists"),
         ("sweep", {"limits.max_lenth": [8]}, "max_lenth"),
         ("metrics", [{"metric": "acuracy", "gold": "gold"}], "metrics.0.metric"),
+        ("metrics", [{"metric": "accuracy", "gold": "gold"}] * 2, "metrics.1: the same as metrics.0; leave"),
     ],
 )
 def test_a_grid_or_metric_that_does_not_fit_is_refused_before_anything_runs(
@@ -122,8 +132,8 @@ def test_the_table_shows_intervals_and_is_refused_while_a_point_is_not_finished(
     result, _ = run_sweep(grid)
     page = storage.read(sweep_html(grid.output)).decode()
     assert page.count("<tr>") == 3
-    assert page.count('<svg class="interval"') == 4
-    value = result.points[1].metrics["accuracy"]
+    assert page.count('<svg class="interval"') == 6
+    value = result.points[1].metrics["accuracy of gold"]
     assert f"{value.low:.3f} to {value.high:.3f}" in page
 
 
@@ -131,4 +141,4 @@ def test_a_sweeps_file_is_validated_with_all_its_points(file: Path) -> None:
     done = CliRunner().invoke(main, ["validate", str(file), "--json"])
     told = json.loads(done.stdout)
     assert [Path(point["model.path"]).name for point in told["sweep"]] == ["bert", "roberta"]
-    assert [metric["metric"] for metric in told["metrics"]] == ["accuracy", "macro_f1"]
+    assert [metric["metric"] for metric in told["metrics"]] == ["accuracy", "macro_f1", "accuracy"]

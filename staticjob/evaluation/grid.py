@@ -10,7 +10,8 @@ import datetime as dt
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,18 @@ class Metric(Section):
     def name(self) -> str:
         return f"ndcg@{self.k}" if self.metric == "ndcg" else self.metric
 
+    @property
+    def full_name(self) -> str:
+        """The name with all that tells this metric from others of that name."""
+        told = {"of": self.gold, "by": self.group_by, "matching": self.pattern}
+        return " ".join([self.name, *(f"{word} {value}" for word, value in told.items() if value)])
+
+
+def by_name(metrics: Sequence[Metric]) -> dict[str, Metric]:
+    """Metrics by name, by full name where several share one."""
+    sharing = Counter(metric.name for metric in metrics)
+    return {m.name if sharing[m.name] == 1 else m.full_name: m for m in metrics}
+
 
 @dataclass(frozen=True)
 class Point:
@@ -106,6 +119,9 @@ def read_grid(path: str | Path, date: dt.date | None, overrides: tuple[str, ...]
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ConfigError(f"{path}: metrics.{where}: {first['msg']}") from None
+    for first, second in itertools.combinations(range(len(metrics)), 2):
+        if metrics[first].full_name == metrics[second].full_name:
+            raise ConfigError(f"{path}: metrics.{second}: the same as metrics.{first}; leave one out")
     base = validate_job(data, str(path))
     output = fill_date(base, date, str(path)).output.uri
     points = []

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from staticjob import claim, storage
 from staticjob.errors import ConfigError, DataError
-from staticjob.evaluation.grid import READS, Grid, Metric
+from staticjob.evaluation.grid import READS, Grid, Metric, by_name
 from staticjob.evaluation.metrics import evaluate
 from staticjob.evaluation.results import PointResult, SweepResult
 from staticjob.layout import WORK_FOLDER, Output, Work, join, sweep_html
@@ -122,7 +122,7 @@ def _count(point: PreparedPoint, metrics: tuple[Metric, ...]) -> PointResult:
     return PointResult(
         settings=point.settings,
         output=point.output,
-        metrics={metric.name: evaluate(metric, rows) for metric in metrics},
+        metrics={name: evaluate(metric, rows) for name, metric in by_name(metrics).items()},
         rows=manifest.rows,
         useful_tokens=manifest.ledger.useful,
         useful_share=manifest.ledger.useful_share,
