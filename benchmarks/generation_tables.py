@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from replay import replay, survivors
 from workloads import Workload
 
-from staticjob.engine.active_rows import survivors
 from staticjob.generating.decode_rates import StaticRates, VllmRates
-from staticjob.generating.replay import replay
 from staticjob.generating.survival import Observed
 from staticjob.models.model_files import model_config
 from staticjob.planning.dimensions import Dimensions

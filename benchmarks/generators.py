@@ -48,7 +48,7 @@ class Static:
         results = self._decoder.run(batch.prompts() for batch in self._batches)
         for batch, done in zip(self._batches, results, strict=True):
             decode, prefill = decode + done.decode_seconds, prefill + done.prefill_seconds
-            steps += done.curve.steps
+            steps += len(done.curve.active)
             for row, key in enumerate(batch.keys):
                 tokens[key.row] = done.tokens[row, : done.counts[row]].tolist()
         lanes = len(self._decoder.lanes)

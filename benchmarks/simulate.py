@@ -16,10 +16,10 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+from replay import replay
 from results import write_section
 
 from staticjob.generating.decode_rates import StaticRates, VllmRates
-from staticjob.generating.replay import replay
 from staticjob.generating.survival import Observed
 from staticjob.policy import Rules
 

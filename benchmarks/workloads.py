@@ -12,7 +12,7 @@ from texts import questions
 
 if TYPE_CHECKING:
     from staticjob.engine.decode_state import Ending
-    from staticjob.generating.generate_rows import PromptBatch
+    from staticjob.generating.text_rows import PromptBatch
 
 HERE = Path(__file__).resolve().parent
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -52,7 +52,7 @@ class Workload:
     def batches(self) -> list[PromptBatch]:
         """Rows longest first, in rectangles of `batch` rows; CHUNK_ROWS share a padded length."""
         from staticjob.engine.shape import Shape
-        from staticjob.generating.generate_rows import PromptBatch, RowKey
+        from staticjob.generating.text_rows import PromptBatch, RowKey
 
         order = sorted(range(len(self.prompts)), key=lambda row: -len(self.prompts[row]))
         made = []
@@ -61,12 +61,12 @@ class Workload:
             longest = order[start - start % CHUNK_ROWS]
             length = -(-len(self.prompts[longest]) // MULTIPLE) * MULTIPLE
             ids = np.zeros((self.batch, length), np.int32)
-            lengths, limits = np.zeros(self.batch, np.int32), np.full(self.batch, self.cap, np.int32)
+            lengths = np.zeros(self.batch, np.int32)
             for b, row in enumerate(rows):
-                lengths[b], limits[b] = len(self.prompts[row]), self.limits[row]
+                lengths[b] = len(self.prompts[row])
                 ids[b, : lengths[b]] = self.prompts[row]
             keys = tuple(RowKey(0, row) for row in rows)
-            made.append(PromptBatch(keys, Shape(length, self.batch), ids, lengths, limits))
+            made.append(PromptBatch(keys, Shape(length, self.batch), ids, lengths))
         return made
 
 

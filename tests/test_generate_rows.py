@@ -136,7 +136,7 @@ def test_tails_are_joined_to_what_the_static_engine_generated(checkpoint, rows, 
         assert len(texts[row].logprobs) == CAP
     assert [request.generated for request in continued.seen] == [8] * 4 + [0] * 2
     assert [request.max_new_tokens for request in continued.seen] == [CAP - 8] * 4 + [CAP] * 2
-    assert [(batch.curve.steps, batch.curve.left) for batch in done] == [(CAP - 1, 0), (7, 4)]
+    assert [(len(batch.curve.active), batch.curve.left) for batch in done] == [(CAP - 1, 0), (7, 4)]
 
 
 def test_an_insisted_engine_gets_every_row_whole(checkpoint, rows, alone):
@@ -171,7 +171,7 @@ def test_a_stop_string_ends_static_rows_and_their_batch(checkpoint, rows, alone)
     assert texts[0].text == first[: first.index(first[4:7])]
     assert texts[0].finish == "stop"
     assert texts[0].n_tokens == len(texts[0].tokens) == len(texts[0].text) + 3
-    assert done[0].curve.steps == texts[0].n_tokens - 1
+    assert len(done[0].curve.active) == texts[0].n_tokens - 1
 
 
 def test_a_stop_string_that_began_before_the_handover_is_found_after_it(checkpoint, rows, alone):

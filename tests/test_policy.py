@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from replay import replay
 
 from staticjob.generating.decode_rates import StaticRates, VllmRates, VllmStep, fit_rates
-from staticjob.generating.replay import replay
 from staticjob.generating.survival import Observed, survival
 from staticjob.generating.tail_policy import TailPolicy
 from staticjob.policy import Rules, Running, Scope, Waiting, costs, decide
@@ -268,6 +268,19 @@ def test_a_chunks_decisions_are_kept_with_what_they_rest_on():
     assert last.rows_to_come == 480
     assert last.seconds < last.all_static
     assert last.model_validate_json(last.model_dump_json()) == last
+
+
+def test_both_parts_of_a_step_are_told_apart_where_no_row_ends_before_the_last():
+    rng = np.random.default_rng(0)
+    rows = [1] * 8 + [64] * 200
+    steps = [
+        VllmStep(seconds=0.05 + 0.0034 * n + rng.exponential(0.001), rows=n, prefilled=0, waiting=0)
+        for n in rows
+    ]
+    rates = fit_rates(steps, 1.0)
+    assert rates is not None
+    assert rates.step_seconds == pytest.approx(0.05, rel=0.1)
+    assert rates.row_seconds == pytest.approx(0.0034, rel=0.1)
 
 
 def test_rates_are_recovered_from_the_steps_they_explain():

@@ -116,7 +116,7 @@ class DecodeLane:
                 counts=state.counts.int().cpu().numpy(),
                 finish=state.finish.cpu().numpy().copy(),
                 logprobs=state.logprobs[:, :cap].cpu().numpy().copy() if state.keeps_logprobs else None,
-                curve=ActiveRows(rows, shape.batch * look.step, look.curve[: look.step], left),
+                curve=ActiveRows(rows, look.curve[: look.step], left),
                 prefill_seconds=prefilled - started,
                 decode_seconds=ended - prefilled,
             )

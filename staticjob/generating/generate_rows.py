@@ -74,7 +74,7 @@ class TextWriter:
                 taken[number] = batch
                 if self._options.stop:
                     watches[number] = StopWatch(self._tokenizer, self._rule, len(batch.keys))
-                yield batch.prompts(self._options.seed)
+                yield self._prompts(batch)
 
         def observe(look: Look) -> Answer:
             alive()
@@ -148,6 +148,9 @@ class TextWriter:
             logprobs[:count].copy() if self._options.logprobs else None,
         )
 
+    def _prompts(self, batch: PromptBatch) -> Prompts:
+        return batch.prompts(self._options.seed)
+
     def _request(self, number: int, tail: Tail) -> TailRequest:
         options, done = self._options, len(tail.tokens)
         seed = int(stream_keys(options.seed, [tail.key.file], [tail.key.row], [tail.key.sample])[0])
@@ -155,7 +158,7 @@ class TextWriter:
             id=number,
             tokens=(*tail.prompt.tolist(), *tail.tokens.tolist()),
             generated=done,
-            max_new_tokens=min(options.max_new_tokens, tail.limit or options.max_new_tokens) - done,
+            max_new_tokens=options.max_new_tokens - done,
             min_new_tokens=max(0, options.min_new_tokens - done),
             temperature=options.temperature,
             top_p=options.top_p,

@@ -50,22 +50,19 @@ class Tail:
     prompt: Ids
     tokens: Ids
     logprobs: Chances  # [tokens], empty where the job does not ask for them
-    limit: int | None = None  # tokens it may have in all; None: the job's
 
 
 @dataclass(frozen=True, eq=False)
 class PromptBatch:
     """Prompts of one rectangle: keys [n] with n <= B, ids [B, L], lengths [B], 0 for a dummy row.
 
-    `limits` [B] are the tokens each row may generate where that is fewer than the job allows; `index` is
-    the batch's number in its chunk.
+    `index` is the batch's number in its chunk.
     """
 
     keys: tuple[RowKey, ...]
     shape: Shape
     ids: Ids
     lengths: Ids
-    limits: Ids | None = None
     index: int = 0
 
     def prompts(self, seed: int = 0) -> Prompts:
@@ -73,11 +70,10 @@ class PromptBatch:
         keys = np.zeros(self.shape.batch, np.int64)
         files, rows, samples = zip(*((k.file, k.row, k.sample) for k in self.keys), strict=True)
         keys[: len(self.keys)] = stream_keys(seed, files, rows, samples)
-        return Prompts(self.shape, self.ids, self.lengths, keys, self.limits)
+        return Prompts(self.shape, self.ids, self.lengths, keys)
 
     def tail(self, row: int, tokens: Ids = NO_IDS, logprobs: Chances = NO_CHANCES) -> Tail:
         """Row number `row` for vLLM, with what it has so far."""
-        limit = None if self.limits is None else int(self.limits[row])
         # Copies: a view would hold the whole rectangle.
         prompt = self.ids[row, : self.lengths[row]].copy()
-        return Tail(self.keys[row], prompt, tokens.copy(), logprobs.copy(), limit)
+        return Tail(self.keys[row], prompt, tokens.copy(), logprobs.copy())

@@ -90,6 +90,13 @@ def replay(
     return result
 
 
+def survivors(lengths: Lengths) -> tuple[int, ...]:
+    """Rows active at each step when row b generates lengths[b] tokens: what a batch run to its end shows."""
+    passes = np.sort(lengths) - 1
+    steps = np.arange(max(0, int(passes[-1])) if len(passes) else 0)
+    return tuple((len(passes) - np.searchsorted(passes, steps, side="right")).tolist())
+
+
 def _idle() -> Generator[float]:
     yield from ()
 
