@@ -190,6 +190,8 @@ def test_the_real_vllm_goes_on_exactly_where_static_decoding_stopped(tmp_path):
         first = {r.id: r for r in vllm.run(tails)}
         second = {r.id: r for r in vllm.run(tails)}
         assert vllm.rates() is not None
+        # All three rows live as long as each other: only its first steps tell the price of a row.
+        assert {step.rows for step in vllm._steps} == {1, 3}
     model = tiny_models.load(directory)
     for b, row_id in enumerate((7, 3, 10)):
         reference = tiny_models.greedy(model, rows[b], cap)

@@ -19,7 +19,7 @@ from staticjob.record import Record
 ASSUMED_WEIGHT_SHARE = {"cpu": 0.5, "cuda": 0.5}
 ASSUMED_ROWS_SHARE = {"cpu": 1.0, "cuda": 0.5}
 ASSUMED_START_SECONDS = {"cpu": 30.0, "cuda": 60.0}
-# Of a step's seconds for the weights, where all steps measured had the same number of rows.
+# Of a step's seconds for the weights, where all steps measured had the same number of rows: one, that is.
 WEIGHT_SHARE = 0.5
 # Slots whose steps are taken together.
 SLOT_GROUP = 32
@@ -113,6 +113,7 @@ class VllmStep(Record):
 def fit_rates(steps: Sequence[VllmStep], start_seconds: float) -> VllmRates | None:
     """Least squares over the steps in which every row was under way; None where there are too few.
 
+    A process's first steps are of one row, so the line has two ends even where all rows live to the last.
     The rest of the time, beyond what its rows explain, is prefill.
     """
     steady = [s for s in steps if not s.waiting and not s.prefilled]

@@ -3,8 +3,9 @@
     python -m staticjob.generating.vllm_worker
 
 First line in: the settings of `WorkerSettings`. Then any number of lines, each a list of `TailRequest`
-fields. Out: {"ready": seconds}, then per list a {"step": …} after every engine step, a {"row": …} for
-every row as it ends, and {"done": true}. Token ids go in and come out; vLLM sees no text.
+fields. Out: {"ready": seconds}, a few {"step": …} of one row, then per list a {"step": …} after every engine
+step, a {"row": …} for every row as it ends, and {"done": true}. Token ids go in and come out; vLLM sees no
+text.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from staticjob.generating.decode_rates import LEAST_STEPS
 from staticjob.generating.guard import run_guarded
 from staticjob.generating.stop_text import GrowingText, StopRule
 
@@ -87,6 +89,23 @@ class _Engine:
             for output in outputs:
                 self._take(output, rows, send)
 
+    def time_one_row(self, send: Send) -> None:
+        """Send the steps of a row alone: where all rows live to the last, only they tell what a row costs."""
+        alone = {
+            "id": -1,
+            "tokens": [0],
+            "generated": 0,
+            "max_new_tokens": min(LEAST_STEPS + 1, self._settings.max_length - 1),
+            "min_new_tokens": 0,
+            "temperature": 0.0,
+            "top_p": 1.0,
+            "top_k": 0,
+            "seed": None,
+            "stop_ids": [],
+            "logprobs": False,
+        }
+        self.run([alone], lambda message: send(message) if "step" in message else None)
+
     def _admit(self, number: str, request: dict[str, Any]) -> _Row:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
@@ -150,6 +169,7 @@ def main() -> int:
     settings = json.loads(sys.stdin.readline())
     engine = _Engine(WorkerSettings(**settings | {"stop": tuple(settings["stop"])}))
     send({"ready": time.perf_counter() - started})
+    engine.time_one_row(send)
     for line in sys.stdin:
         engine.run(json.loads(line), send)
         send({"done": True})
