@@ -51,7 +51,7 @@ class JobStatus:
         return sum(c.rows for c in self.commits) + sum(p.rows_done for p in self.progress)
 
     def payload(self) -> dict[str, Any]:
-        """What `status --json` prints."""
+        """What `status --json` prints beside the plan; `rows` are those known so far, per status."""
         plan = self.plan
         to_run = sum(c.rows for c in plan.chunks) if plan else None
         paid = self.ledger
@@ -68,8 +68,8 @@ class JobStatus:
                 "running": sum(1 for p in self.progress if p.state == "running" and alive(p)),
                 "total": len(plan.chunks) if plan else None,
             },
-            "rows": {"done": self.rows_done, "total": to_run},
-            "statuses": {str(s): n for s, n in plan.statuses.items()} if plan else None,
+            "rows": {str(s): n for s, n in plan.statuses.items()} if plan else None,
+            "computed": {"done": self.rows_done, "total": to_run},
             "ledger": paid.model_dump(),
             "slots_planned": plan.ledger.slots if plan else None,
             "useful_share": paid.useful_share,

@@ -109,6 +109,9 @@ def test_run_does_the_whole_job_and_run_again_reuses_all_of_it(tmp_path: Path) -
     assert status["state"] == "done"
     assert status["chunks"]["done"] == status["chunks"]["total"] == status["chunks"]["reused"]
     assert status["output"] == str(tmp_path / "out")
+    assert status["rows"] == {"ok": 60}
+    for planned in ("rungs", "orders", "memory", "forecast"):
+        assert first[planned] == second[planned] == status[planned], planned
 
     verified = answer("verify", str(tmp_path / "out"), "--rows", "12")
     assert verified["rows"] == 12

@@ -94,14 +94,15 @@ def run(job: str, overrides: tuple[str, ...], date: dt.datetime | None, as_json:
     The same steps that Airflow's tasks run, in one process. Run again after anything went
     wrong: finished work is kept.
     """
+    from staticjob import steps
     from staticjob.local_run import run_job
-    from staticjob.terminal.payloads import manifest_json
+    from staticjob.terminal.payloads import manifest_json, plan_json
 
     outcome = run_job(read_job(job, overrides, date))
-    payload = {
+    done = {
         "state": "done",
         "chunks": {"done": outcome.done, "reused": outcome.reused, "total": outcome.done},
         "work": outcome.work.uri,
         **manifest_json(outcome.prepared, outcome.manifest),
     }
-    console.emit(payload, as_json)
+    console.emit({**plan_json(steps.load_plan(outcome.work)), **done} if as_json else done, as_json)

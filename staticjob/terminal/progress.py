@@ -10,7 +10,7 @@ from staticjob.status import JobStatus
 def show_status(status: JobStatus) -> None:
     """Print a snapshot for people."""
     payload = status.payload()
-    chunks, rows = payload["chunks"], payload["rows"]
+    chunks, rows = payload["chunks"], payload["computed"]
     click.echo(f"{payload['job']}: {payload['state']}")
     click.echo(f"  output  {payload['output']}")
     click.echo(f"  work    {payload['work']}")
