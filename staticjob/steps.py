@@ -104,8 +104,8 @@ def draft_plan(work: Work, prepared: Prepared, calibrate: bool = True) -> Plan:
     """
     stats = [_split_stats(work, split.id) for split in prepared.splits]
     schemas = [dataset.decode_schema(s.kept_schema) for st in stats for s in st.slices]
-    kept = dataset.kept_schema(schemas)
     config = prepared.config
+    kept = dataset.kept_schema(schemas, every=config.input.keep == "all")
     model_dir = model_files.resolve_pinned(config.model, prepared.model)
     # Refuses a kept column named like a result.
     fields = tasks.module(config.task).fields(config, model_dir)

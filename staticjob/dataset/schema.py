@@ -90,12 +90,14 @@ def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
     return pa.schema([_unify_column(fields) for fields in columns.values()])
 
 
-def kept_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
+def kept_schema(schemas: Sequence[pa.Schema], every: bool = False) -> pa.Schema:
     """The schema of the kept columns in the output: `unify` without notes.
 
-    Raises DataError for a column that no row of any file has.
+    every: whatever columns there are is kept; else raises DataError for one that no row of any file has.
     """
     fields = list(unify(schemas))
+    if every:
+        fields = [field for field in fields if kind_of(field) is not Kind.ABSENT]
     for field in fields:
         if kind_of(field) is Kind.ABSENT:
             raise DataError(

@@ -43,6 +43,12 @@ class PromptedTexts:
         self._prompt = prompt_of(model_dir, job.embed)
         tokenizer = load_tokenizer(model_dir, job.model.trust_remote_code)
         self._texts = TextEncoder(tokenizer, max_length, job.limits)
+        taken = len(tokenizer.encode(self._prompt).ids)
+        if self._prompt and taken >= max_length:
+            raise ConfigError(
+                f"embed: the prompt takes {taken} tokens of the {max_length} of a row and leaves none for "
+                "the text; shorten it or raise limits.max_length"
+            )
 
     def encode(self, columns: Mapping[str, Sequence[Any]]) -> list[Encoded]:
         """One outcome per row, in order."""
