@@ -1,7 +1,8 @@
-"""A run of a DAG on a real Airflow, as its REST API shows it."""
+"""A run of a DAG on a real Airflow, as its REST API shows it, and the store as a connection of Airflow's."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,3 +69,10 @@ def until(condition: Callable[[], bool], what: str, pause: float = 0.5) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"{what}: waited {LONGEST_WAIT:.0f} s in vain"
         time.sleep(pause)
+
+
+def connection(access: dict[str, str]) -> str:
+    """The store as an Airflow connection."""
+    extra = {"endpoint_url": access["AWS_ENDPOINT_URL"], "region_name": access["AWS_DEFAULT_REGION"]}
+    keys = {"login": access["AWS_ACCESS_KEY_ID"], "password": access["AWS_SECRET_ACCESS_KEY"]}
+    return json.dumps({"conn_type": "aws", **keys, "extra": extra})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,9 +45,13 @@ class Fault:
 
 @dataclass
 class Proxy:
-    """The running proxy: `faults` may be changed at any time, `seen` lists (method, path) of all requests."""
+    """The running proxy: `faults` may be changed at any time, `seen` lists (method, path) of all requests.
+
+    delay: seconds before any answer.
+    """
 
     upstream: str
+    delay: float = 0.0
     faults: list[Fault] = field(default_factory=list)
     seen: list[tuple[str, str]] = field(default_factory=list)
     endpoint: str = ""
@@ -73,6 +78,7 @@ def fault_proxy(upstream: str) -> Iterator[Proxy]:
         def forward(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             fault = proxy.next_fault(self.command, self.path, self.headers.items())
+            time.sleep(proxy.delay)
             if fault and fault.effect == "refuse":
                 self.refuse(fault)
                 return

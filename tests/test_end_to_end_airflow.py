@@ -6,7 +6,6 @@ run while the tests wait for each other.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -23,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 import tiny_jobs
 import yaml
-from airflow_runs import LONGEST_WAIT, Run, until
+from airflow_runs import LONGEST_WAIT, Run, connection, until
 from browser import CHROMIUM, DRIVER, MISSING, Browser
 from small_jobs import MINILM, texts, write_input
 
@@ -83,13 +82,6 @@ def _answers(model: Path) -> dict[str, Any]:
     return job
 
 
-def _connection(access: dict[str, str]) -> str:
-    """The store as an Airflow connection."""
-    extra = {"endpoint_url": access["AWS_ENDPOINT_URL"], "region_name": access["AWS_DEFAULT_REGION"]}
-    keys = {"login": access["AWS_ACCESS_KEY_ID"], "password": access["AWS_SECRET_ACCESS_KEY"]}
-    return json.dumps({"conn_type": "aws", **keys, "extra": extra})
-
-
 @pytest.fixture(scope="module")
 def airflow(s3_server: SeaweedStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowSandbox]:
     """Airflow over the test store, with the jobs of this file, one of them broken."""
@@ -108,7 +100,7 @@ def airflow(s3_server: SeaweedStore, tmp_path_factory: pytest.TempPathFactory) -
         storage.put(f"{BUCKET}/nothing/{DATE}/nothing.parquet", sink.getvalue())
         environment = {
             **s3_server.env(),
-            "AIRFLOW_CONN_STORE": _connection(s3_server.env()),
+            "AIRFLOW_CONN_STORE": connection(s3_server.env()),
             "STATICJOB_FLUSH_SECONDS": "0",
             "STATICJOB_CACHE": str(tmp_path_factory.mktemp("cache")),
         }

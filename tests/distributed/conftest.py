@@ -8,6 +8,8 @@ from pathlib import Path
 
 import boto3
 import pytest
+from airflow_runs import connection
+from faults import Proxy, fault_proxy
 
 from distributed.jobs import BUCKET, undisturbed, write_jobs
 from staticjob.sandbox.airflow import AirflowSandbox
@@ -47,14 +49,29 @@ def jobs(store: SeaweedStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
+def proxy(store: SeaweedStore) -> Iterator[Proxy]:
+    """The way to the store of the jobs that use the connection `proxied`."""
+    with fault_proxy(store.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="package")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where merges spool their rows."""
+    return tmp_path_factory.mktemp("scratch")
+
+
+@pytest.fixture(scope="package")
 def airflow(
-    store: SeaweedStore, jobs: Path, tmp_path_factory: pytest.TempPathFactory
+    store: SeaweedStore, jobs: Path, proxy: Proxy, scratch: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AirflowSandbox]:
     """Everything started; nothing is left of it afterwards."""
     from distributed.stack import celery_airflow
 
     environment = {
         **store.env(),
+        "AIRFLOW_CONN_PROXIED": connection(store.env() | {"AWS_ENDPOINT_URL": proxy.endpoint}),
+        "STATICJOB_SCRATCH": str(scratch),
         "STATICJOB_FLUSH_SECONDS": "0",
         "STATICJOB_CACHE": str(tmp_path_factory.mktemp("cache")),
     }

@@ -47,7 +47,13 @@ def job(name: str, *, source: str = "in", chunks: int = 1, **airflow: Any) -> di
 
 
 UNDISTURBED = {**job("undisturbed"), "airflow": None}  # no DAG
-JOBS = [job("killed", chunks=2)]
+JOBS = [
+    job("killed", chunks=2),
+    *(job(name) for name in ("rescheduled", "unstored", "unserved", "full")),
+    job("twice", max_active_runs=2),
+    *(job(name, aws_conn_id="proxied") for name in ("slow", "expired")),
+    job("nightly", source="days", schedule="0 0 * * *", on_missing_input="skip", max_active_runs=8),
+]
 
 
 def write_jobs(folder: Path) -> None:
@@ -76,6 +82,13 @@ def start(airflow: AirflowSandbox, dag_id: str, **conf: Any) -> Run:
     """Trigger a run of a job for DATE."""
     run_id = trigger(airflow.api(), dag_id, {"date": DATE, **conf})
     return Run(airflow.api(), dag_id, run_id, Output(f"{BUCKET}/{dag_id}/{DATE}"))
+
+
+def start_beside(run: Run) -> Run:
+    """Trigger another run of the same job and date while this one goes on; `start` would end it."""
+    body = {"dag_run_id": f"{run.run_id}-beside", "logical_date": None, "conf": {"date": DATE}}
+    run.api.post(f"/dags/{run.dag_id}/dagRuns", body)
+    return Run(run.api, run.dag_id, str(body["dag_run_id"]), run.output)
 
 
 def published(output: Output) -> dict[str, bytes]:
