@@ -119,9 +119,9 @@ def read_grid(path: str | Path, date: dt.date | None, overrides: tuple[str, ...]
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ConfigError(f"{path}: metrics.{where}: {first['msg']}") from None
-    for first, second in itertools.combinations(range(len(metrics)), 2):
-        if metrics[first].full_name == metrics[second].full_name:
-            raise ConfigError(f"{path}: metrics.{second}: the same as metrics.{first}; leave one out")
+    for i, j in itertools.combinations(range(len(metrics)), 2):
+        if metrics[i].full_name == metrics[j].full_name:
+            raise ConfigError(f"{path}: metrics.{j}: the same as metrics.{i}; leave one out")
     base = validate_job(data, str(path))
     output = fill_date(base, date, str(path)).output.uri
     points = []
