@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel
 
@@ -16,8 +16,10 @@ from staticjob.ledger import Ledger
 from staticjob.merge import displaced
 from staticjob.merging.audit import audit, check_error_rate, item_statuses, too_many_errors
 from staticjob.merging.gather import LOOKUPS_AHEAD, in_order, read_commits
+from staticjob.planning import history
 from staticjob.planning.rates import measured_rates
 from staticjob.records import Commit, Manifest, MergeCommit, MergeGroup, Plan, Prepared, Status
+from staticjob.report.store import make_report, rerun_command, store_report
 
 log = logging.getLogger(__name__)
 
@@ -25,49 +27,41 @@ log = logging.getLogger(__name__)
 SUCCESS_TRIES = 8
 
 
-def finish(
-    work: Work,
-    prepared: Prepared,
-    plan: Plan,
-    *,
-    command: str,
-    write_report: Callable[[Sequence[Commit]], None],
-    write_history: Callable[[Manifest, Sequence[Commit]], None],
-) -> tuple[Manifest, bool]:
+def finish(work: Work, prepared: Prepared, plan: Plan) -> tuple[Manifest, bool]:
     """Check and publish; returns the manifest and whether the output was finished before.
 
-    command: what runs this job again, for the manifest.
-    write_report: writes the report from the commits; also called when too many rows failed.
-    write_history: records the run for the next forecast; called only when the run counts.
     Raises DataError when a chunk or group is unfinished, counts disagree, an output file is not
     the one that was merged, another run claimed the output, or more rows failed than
-    `limits.max_error_rate` allows (manifest and report are written then, `_SUCCESS` is not).
+    `limits.max_error_rate` allows (manifest and report are written then, `_SUCCESS` is not, and the
+    run is not recorded for the next forecast).
     """
     output = Output(prepared.config.output.uri)
     held = claim.hold(output.uri, prepared.fingerprint)
-    commits = read_commits(work, plan.chunks)
+    by_chunk = read_commits(work, plan.chunks)
+    commits = list(by_chunk.values())
     merges = _read_merges(work, plan)
-    statuses = audit(prepared, plan, commits, merges)
+    statuses = audit(prepared, plan, by_chunk, merges)
     _check_standing(work, prepared, merges)
-    manifest = _manifest(prepared, plan, commits, merges, statuses, command)
-    counted, ceiling = item_statuses(plan, commits.values()), prepared.config.limits.max_error_rate
+    manifest = _manifest(prepared, plan, commits, merges, statuses)
+    counted, ceiling = item_statuses(plan, commits), prepared.config.limits.max_error_rate
     before = _finished(output, manifest)
     if before is not None and not too_many_errors(counted, ceiling):
         log.info("%s: finished before by the same run, nothing to do", output.uri)
         return before, True
+    report = make_report(prepared, plan, commits)
     claim.end_other_success(held)
     _remove_left_overs(held, prepared)
     held.check()
     storage.put_json(output.manifest, manifest)
     held.check()
-    write_report(list(commits.values()))
+    store_report(prepared, report)
     try:
         check_error_rate(counted, ceiling, plan, commits)
     except DataError:
         claim.withdraw_success(held)
         raise
     held.check()
-    write_history(manifest, list(commits.values()))
+    history.record(prepared, plan, manifest, commits)
     _succeed(held, work, prepared, merges)
     return manifest, False
 
@@ -96,18 +90,17 @@ def _check_standing(work: Work, prepared: Prepared, merges: Sequence[MergeCommit
 def _manifest(
     prepared: Prepared,
     plan: Plan,
-    commits: Mapping[str, Commit],
+    commits: Sequence[Commit],
     merges: Sequence[MergeCommit],
     statuses: Mapping[Status, int],
-    command: str,
 ) -> Manifest:
     config = prepared.config
-    seconds = sum(commit.seconds + commit.start_seconds for commit in commits.values())
+    seconds = sum(commit.seconds + commit.start_seconds for commit in commits)
     engines: Counter[str] = Counter()
     for merged in merges:
         engines.update(merged.engines)
     versions = {"staticjob": __version__}
-    for commit in commits.values():
+    for commit in commits:
         versions |= commit.versions
     return Manifest(
         job=config.name,
@@ -115,15 +108,15 @@ def _manifest(
         fingerprint=prepared.fingerprint,
         rows=sum(statuses.values()),
         statuses=dict(statuses),
-        ledger=sum((commit.ledger for commit in commits.values()), Ledger()),
+        ledger=sum((commit.ledger for commit in commits), Ledger()),
         files=tuple(sorted((f for m in merges for f in m.files), key=lambda file: file.index)),
         engines=dict(engines),
         forecast=plan.forecast,
         seconds=seconds,
         cost=None if config.cost.gpu_hour is None else seconds / 3600 * config.cost.gpu_hour,
-        rates=measured_rates(plan, list(commits.values()), f"run {prepared.fingerprint[:16]}"),
+        rates=measured_rates(plan, commits, f"run {prepared.fingerprint[:16]}"),
         versions=versions,
-        command=command,
+        command=rerun_command(prepared),
         finished=now(),
     )
 

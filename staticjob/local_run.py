@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from staticjob import steps
 from staticjob.config import JobConfig
+from staticjob.finish import finish
 from staticjob.layout import Work
 from staticjob.prepare import prepare
 from staticjob.records import Manifest, Prepared
@@ -53,5 +54,5 @@ def run_job(config: JobConfig, shared_tokens: str | None = None) -> Outcome:
     if result.reused == len(ids):
         log.info("nothing to compute: all %d chunks were done by an earlier run", len(ids))
     steps.merge(work, prepared, plan)
-    manifest, _ = steps.finish(work, prepared, plan)
+    manifest, _ = finish(work, prepared, plan)
     return Outcome(work, prepared, manifest, len(result.commits), result.reused)

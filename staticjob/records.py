@@ -365,6 +365,14 @@ class Commit(Record):
     generation: Outcome | None = Field(default=None, description="of a chunk that generates")
     finished: str
 
+    @property
+    def useful_tokens(self) -> int:
+        """Tokens of prompts and texts that the chunk computed, by either engine; none counts twice."""
+        if self.generation is None:
+            return self.ledger.useful
+        vllm = self.generation.vllm
+        return self.ledger.useful + vllm.prefilled - vllm.again + vllm.generated
+
 
 class OutputFile(Record):
     """One published output object."""

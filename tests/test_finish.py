@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from staticjob import claim, dataset, storage
 from staticjob.errors import DataError, InfrastructureError
 from staticjob.finish import finish
 from staticjob.merge import merge_group
+from staticjob.planning import history
 from staticjob.planning.rates import measured_rates
 from staticjob.records import Commit, Manifest, MergeCommit, Status
 
@@ -26,23 +27,8 @@ def merge_all(made: Fabricated) -> None:
         merge_group(made.work, made.prepared, made.plan, group)
 
 
-def finish_it(made: Fabricated, calls: list[str] | None = None) -> tuple[Manifest, bool]:
-    calls = [] if calls is None else calls
-
-    def write_report(commits: Sequence[Commit]) -> None:
-        calls.append(f"report, success {'there' if storage.head(made.output.success) else 'absent'}")
-
-    def write_history(manifest: Manifest, commits: object) -> None:
-        calls.append(f"history, success {'there' if storage.head(made.output.success) else 'absent'}")
-
-    return finish(
-        made.work,
-        made.prepared,
-        made.plan,
-        command="staticjob run made.yaml",
-        write_report=write_report,
-        write_history=write_history,
-    )
+def finish_it(made: Fabricated) -> tuple[Manifest, bool]:
+    return finish(made.work, made.prepared, made.plan)
 
 
 def before(
@@ -66,12 +52,28 @@ def rows_expected(made: Fabricated) -> list[dict[str, object]]:
     return [row for file in range(len(made.prepared.files)) for row in made.expected_rows(file)]
 
 
-def test_success_is_written_last_after_manifest_report_and_history(tmp_path: Path) -> None:
+def test_success_is_written_last_after_manifest_report_and_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = fabricate(tmp_path)
     merge_all(made)
-    calls: list[str] = []
-    manifest, before = finish_it(made, calls)
-    assert calls == ["report, success absent", "history, success absent"]
+    written: list[str] = []
+
+    def watch(name: str) -> None:
+        real = getattr(storage, name)
+
+        def watched(uri: str, data: bytes) -> object:
+            written.append(uri)
+            return real(uri, data)
+
+        monkeypatch.setattr(storage, name, watched)
+
+    watch("put")
+    watch("put_if_absent")
+    manifest, before = finish_it(made)
+    output = made.output
+    history_uri = made.prepared.config.output.history_uri
+    assert written == [output.manifest, output.report_json, output.report_html, history_uri, output.success]
     assert not before
     assert storage.read(made.output.success).decode() == made.prepared.fingerprint + "\n"
     assert storage.read_json(made.output.manifest, Manifest) == manifest
@@ -110,9 +112,7 @@ def test_finishing_again_changes_nothing_and_says_so(tmp_path: Path) -> None:
     merge_all(made)
     first, _ = finish_it(made)
     pins = storage.list_objects(made.output.uri)
-    calls: list[str] = []
-    assert finish_it(made, calls) == (first, True)
-    assert calls == []
+    assert finish_it(made) == (first, True)
     assert storage.list_objects(made.output.uri) == pins
 
 
@@ -142,12 +142,12 @@ def test_three_of_four_chunks_done_means_no_success_and_the_missing_one_is_named
 def test_too_many_row_errors_leave_manifest_and_report_but_no_success(tmp_path: Path) -> None:
     made = fabricate(tmp_path, statuses=(Status.OK,) * 9 + (Status.ERROR,))
     merge_all(made)
-    calls: list[str] = []
     failed = sum(s is Status.ERROR for file in made.statuses for s in file)
     with pytest.raises(DataError, match=rf"{failed} of 137 rows have status error .* allows 1.00%") as caught:
-        finish_it(made, calls)
+        finish_it(made)
     assert caught.value.exit_code == 2
-    assert calls == ["report, success absent"]
+    assert storage.head(made.output.report_html)
+    assert history.read(str(tmp_path / "history.json")) is None, "no forecast goes by a run that failed"
     assert storage.read_json(made.output.manifest, Manifest).statuses[Status.ERROR] == failed
     assert storage.head(made.output.success) is None
 
@@ -331,13 +331,11 @@ def test_a_run_overtaken_while_it_audits_leaves_the_winners_files_and_manifest_a
         claim.take(two.output.uri, B)
         merge_group(two.work, two.prepared, two.plan, two.group(0))
 
-    calls: list[str] = []
     before(monkeypatch, "audit", overtaken)
     with pytest.raises(DataError, match="has claimed this output"):
-        finish_it(one, calls)
+        finish_it(one)
     assert two.published(4).to_pylist() == two.expected_rows(4)
-    assert storage.head(one.output.manifest) is None
-    assert calls == []
+    assert storage.head(one.output.manifest) is storage.head(one.output.report_json) is None
 
 
 def test_a_run_with_too_many_errors_leaves_the_success_of_the_run_that_overtook_it(

@@ -18,6 +18,7 @@ from tiny_tasks import class_logits, save_causal, save_classifier, save_tokenize
 
 from staticjob import dataset, steps, storage
 from staticjob.errors import ConfigError, DataError
+from staticjob.finish import finish as finish_job
 from staticjob.records import Manifest, Status
 
 QUERIES = rows([4] * 5)
@@ -74,7 +75,7 @@ def test_every_row_has_the_scores_and_ranks_of_its_own_documents_in_their_order(
 def test_manifest_and_report_count_rows_and_the_ledger_documents(tmp_path: Path, model: Path) -> None:
     made = start(tmp_path, "rerank", columns())
     finish(made)
-    manifest, _ = steps.finish(made.work, made.prepared, made.plan)
+    manifest, _ = finish_job(made.work, made.prepared, made.plan)
     assert manifest.rows == 5
     assert manifest.statuses == {Status.OK: 3, Status.TRUNCATED: 1, Status.EMPTY: 1}
     assert manifest.ledger.useful == sum([75, 12, 73, 54])

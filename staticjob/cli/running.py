@@ -78,10 +78,11 @@ def merge(work: str, groups: tuple[str, ...], as_json: bool) -> None:
 def finish(work: str, as_json: bool) -> None:
     """Check the whole output, write manifest and report, and `_SUCCESS` last."""
     from staticjob import steps
+    from staticjob.finish import finish as finish_job
     from staticjob.terminal.payloads import manifest_json
 
     place, prepared = open_work(work)
-    manifest, reused = steps.finish(place, prepared, steps.load_plan(place))
+    manifest, reused = finish_job(place, prepared, steps.load_plan(place))
     console.emit({**manifest_json(prepared, manifest), "reused": reused}, as_json)
 
 

@@ -68,14 +68,14 @@ def too_many_errors(statuses: Mapping[Status, int], ceiling: float) -> bool:
 
 
 def check_error_rate(
-    statuses: Mapping[Status, int], ceiling: float, plan: Plan, commits: Mapping[str, Commit]
+    statuses: Mapping[Status, int], ceiling: float, plan: Plan, commits: Iterable[Commit]
 ) -> None:
     """Raise DataError when the share of rows with status error is above `ceiling`."""
     if not too_many_errors(statuses, ceiling):
         return
     rows = sum(statuses.values())
     failed = statuses[Status.ERROR]
-    errors = [*plan.first_errors, *(error for commit in commits.values() for error in commit.first_errors)]
+    errors = [*plan.first_errors, *(error for commit in commits for error in commit.first_errors)]
     raise DataError(
         f"{failed} of {rows} rows have status error ({failed / rows:.2%}), limits.max_error_rate allows "
         f"{ceiling:.2%}; first: {'; '.join(map(_name, errors[:SHOWN_ERRORS]))}. There is no _SUCCESS: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
@@ -15,7 +15,7 @@ from staticjob.errors import DataError
 from staticjob.generating.curve_history import Earlier
 from staticjob.ledger import Ledger
 from staticjob.record import Record
-from staticjob.records import Rates
+from staticjob.records import Commit, Manifest, Plan, Prepared, Rates
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +90,35 @@ def earlier_texts(uri: str | None, model_digest: str) -> Earlier:
     past = read(uri) if uri else None
     known = past.generation if past and past.model_digest == model_digest else None
     return known or Earlier()
+
+
+def record(prepared: Prepared, plan: Plan, manifest: Manifest, commits: Sequence[Commit]) -> None:
+    """Add a finished run to its job's history, if it keeps one."""
+    config, model_digest = prepared.config, prepared.model.digest
+    uri = config.output.history_uri
+    if uri is None:
+        return
+    run = Run(
+        fingerprint=prepared.fingerprint,
+        output=config.output.uri,
+        rows=manifest.rows,
+        ledger=manifest.ledger,
+        seconds=manifest.seconds,
+        cost=manifest.cost,
+        finished=manifest.finished,
+        tokens=sum(commit.useful_tokens for commit in commits),
+        settings=settings_of(
+            config,
+            model_digest=model_digest,
+            device=manifest.rates.device if manifest.rates else plan.memory.device,
+            versions=manifest.versions,
+        ),
+    )
+    texts = None
+    if config.generate:
+        outcomes = [(c.length, c.generation) for c in commits if c.generation]
+        texts = Earlier.of(config.generate.max_new_tokens, outcomes, earlier_texts(uri, model_digest))
+    append(uri, run, model_digest, manifest.rates, plan.memory.available, texts)
 
 
 def append(

@@ -14,7 +14,7 @@ from staticjob.memory import DTYPE_BYTES
 from staticjob.planning.forecast import seconds_per_slot
 from staticjob.records import Commit, Plan, Prepared, RowError, Rung, Status
 from staticjob.report.data import CostReport, MemoryReport, Report, RunAgain, RungReport, TimeReport
-from staticjob.report.texts import texts_of, useful_tokens
+from staticjob.report.texts import texts_of
 
 SHOWN_ERRORS = 20
 
@@ -88,7 +88,7 @@ def _computed(commits: Sequence[Commit]) -> float:
     """Useful tokens whose time was measured: without the share of batches kept from earlier tries."""
     batches = sum(commit.batches for commit in commits)
     kept = sum(commit.kept_batches for commit in commits)
-    useful = sum(useful_tokens(commit) for commit in commits)
+    useful = sum(commit.useful_tokens for commit in commits)
     return useful * (batches - kept) / batches if batches else 0.0
 
 

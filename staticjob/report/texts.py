@@ -84,12 +84,6 @@ def texts_of(commits: Sequence[Commit]) -> TextsReport | None:
     )
 
 
-def useful_tokens(commit: Commit) -> int:
-    """Tokens of prompts and texts that a chunk computed, by either engine; none counts twice."""
-    vllm = commit.generation.vllm if commit.generation else VllmWork()
-    return commit.ledger.useful + vllm.prefilled - vllm.again + vllm.generated
-
-
 def _sum_curves(outcomes: Sequence[Outcome]) -> Curve:
     return sum((o.curve for o in outcomes), Curve.of([]))
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from staticjob.records import Chunk, Commit, Progress
-from staticjob.report.texts import useful_tokens
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def stretch_of(chunk: Chunk, record: Commit | Progress) -> Stretch:
 def computed_useful(record: Commit | Progress) -> float:
     """Useful tokens that the record's last try computed itself."""
     batches = record.batches if isinstance(record, Commit) else record.batches_done
-    useful = useful_tokens(record) if isinstance(record, Commit) else record.ledger.useful
+    useful = record.useful_tokens if isinstance(record, Commit) else record.ledger.useful
     return useful * (batches - record.kept_batches) / batches if batches else 0.0
 
 
