@@ -239,12 +239,13 @@ class _Process:
     def receive(self, seconds: float, tick: Callable[[], None]) -> dict[str, Any]:
         """The next message; _Failed when none comes in time or the process ends."""
         deadline = time.monotonic() + seconds
+        tick()
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
-            tick()
             if not self._selector.select(max(0.0, min(left, TICK_SECONDS))):
                 if left <= 0:
                     raise _Failed(f"silent for {seconds:.0f} s")
+                tick()
                 continue
             data = os.read(self._output.fileno(), 1 << 16)
             if not data:

@@ -283,7 +283,7 @@ def test_without_vllm_auto_stays_static_and_a_job_that_requires_it_is_refused():
         ({"generate": None}, "generate: task generate needs this section, with max_new_tokens"),
         ({"generate": {"max_new_tokens": 4, "min_new_tokens": 5}}, "min_new_tokens is more than"),
         ({"generate": {"max_new_tokens": 4, "n": 2}}, "n samples at temperature 0"),
-        ({"task": "embed", "engine": "vllm", "columns": {"text": "t"}}, "runs in the static engine"),
+        ({"task": "embed", "generate": None, "engine": "vllm", "columns": {"text": "t"}}, "runs in the"),
         ({"columns": {"prompt": "a", "messages": "b"}}, "needs a column for 'prompt' or 'messages'"),
     ],
 )

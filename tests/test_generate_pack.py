@@ -12,7 +12,7 @@ from tiny_jobs import job, prompts, read_output, save, token, write
 
 from staticjob import steps, storage
 from staticjob.config import JobConfig
-from staticjob.errors import Stopped
+from staticjob.errors import InfrastructureError, Stopped
 from staticjob.fallback import TailRequest, TailResult
 from staticjob.generating import generate_pack
 from staticjob.generating.generate_chunk import GenerateChunk
@@ -255,6 +255,20 @@ def test_a_stop_while_vllm_runs_keeps_its_rows_and_counts_them_in_the_end(pack, 
     assert sum(outcome.vllm.generated for outcome in done) == sum(
         CAP * outcome.vllm.rows + (CAP - 5) * outcome.vllm.tails for outcome in done
     )
+
+
+def test_what_a_vllm_finished_before_it_failed_for_good_is_kept(pack, whole, stop, vllm):
+    def fail(self, n: int) -> None:
+        if n == 3:
+            raise InfrastructureError("vLLM failed 3 times")
+
+    vllm.at = fail
+    with pytest.raises(InfrastructureError, match="3 times"):
+        pack.run(stop)
+    vllm.at = lambda self, n: None
+    assert_whole(pack.finish(), whole)
+    done = [committed(pack.work, chunk).generation.vllm for chunk in pack.plan.chunks]
+    assert sum(vllm.finished) == sum(work.tails + work.rows for work in done)
 
 
 def test_a_failure_is_shown_of_its_own_chunk_and_of_no_other(pack, stop, monkeypatch):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from staticjob.config import GenerateConfig
-from staticjob.errors import InfrastructureError, Stopped
+from staticjob.errors import InfrastructureError, StaticJobError
 from staticjob.generating.decode_rates import StaticRates
 from staticjob.generating.generate_rows import BatchDone, TextWriter
 from staticjob.generating.outcome import BatchCurve, Curve, Outcome, VllmWork
@@ -121,9 +121,9 @@ class GenerateChunk:
         self.standing.write()
 
     def run_tails(self, vllm: Vllm) -> None:
-        """Finish all tails in one call.
+        """Finish all tails in one call; what a stop or a failing vLLM leaves finished is stored first.
 
-        Raises Stopped when a stop was asked for, after storing what is finished.
+        Raises Stopped when a stop was asked for, InfrastructureError when vLLM fails for good.
         """
         setting, store = self._setting, self._store
         tails = store.tails()
@@ -136,7 +136,7 @@ class GenerateChunk:
                 setting.reporter.texts(1, row.n_tokens)
                 if store.flush_is_due:
                     self._flush(clock.lap())
-        except Stopped:
+        except StaticJobError:
             self._flush(clock.lap())
             raise
         self._flush(clock.lap())
