@@ -26,6 +26,9 @@ DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 RUNTIME_BYTES = {"cpu": 528 * MIB, "cuda": 640 * MIB}
 # Of a chunk of logits: as computed, normalised, and what the allocator keeps of both (measured).
 LOGIT_COPIES = 4
+# A decoder's lanes share one heap that never shrinks, and what they free leaves holes: of their activations
+# as much is held in all (measured with SmolLM2-135M, 2 lanes).
+HEAP_HOLES = 1.5
 # Nodes and kernel arguments of one captured graph, apart from the pool that all graphs share.
 GRAPH_BYTES = 8 * MIB
 # Best token budgets, equally fast, largest first. A CPU's core computes a batch alone: 1,024 and 2,048
@@ -76,7 +79,7 @@ def predict(
     """Predicted peak per shape and over all of them, in bytes of the device's memory."""
     sizes = Dimensions.of(model_config)
     predicted = tuple(_shape_memory(sizes, target, shape, len(shapes), head, growth) for shape in shapes)
-    fixed = sum(term.bytes for term in _fixed_terms(sizes, target, 0, head, packed=False))
+    fixed = sum(term.bytes for term in _fixed_terms(sizes, target, 0, head, packed=0))
     return MemoryPlan(
         device=target.device,
         dtype=target.dtype,
@@ -145,9 +148,9 @@ def _term(name: str, *factors: tuple[float, str]) -> MemoryTerm:
 
 
 def _fixed_terms(
-    sizes: Dimensions, target: Target, graphs: int, head: HeadSizes, packed: bool
+    sizes: Dimensions, target: Target, graphs: int, head: HeadSizes, packed: int
 ) -> list[MemoryTerm]:
-    """Terms that no shape changes. `packed`: the layers' matrices are laid out once more."""
+    """Terms that no shape changes. `packed`: elements of matrices that are laid out once more."""
     width = (target.width, "B")
     terms = [
         _term("runtime", (RUNTIME_BYTES[target.kind] // MIB, "MiB measured"), (MIB, "B")),
@@ -156,7 +159,7 @@ def _fixed_terms(
     if head.parameters:
         terms.append(_term("head weights", (head.parameters, "parameters"), width))
     if packed:
-        terms.append(_term("prepacked weights", (sizes.linear_parameters, "matrix elements"), width))
+        terms.append(_term("prepacked weights", (packed, "matrix elements"), width))
     if target.kind == "cuda" and graphs:
         terms.append(_term("graphs", (graphs, "shapes"), (GRAPH_BYTES // MIB, "MiB"), (MIB, "B")))
     return terms
@@ -171,7 +174,7 @@ def _shape_memory(
     lanes = (target.lanes, "lanes")
     slots = (batch * length, "slots")
     width = (target.width, "B")
-    packed = target.kind == "cpu" and target.dtype == "float32" and sizes.fused
+    packed = sizes.linear_parameters if _lays_out(target) and sizes.fused else 0
     terms = [
         *_fixed_terms(sizes, target, graphs, head, packed),
         _term("inputs", lanes, slots, (2, "tensors (ids, mask)"), (8, "B")),
@@ -205,16 +208,37 @@ def _decode_memory(
     slots = growth.width(length)
     prefill = min(batch, max(1, PREFILL_SLOTS[target.kind] // length)) * length
     cached = 2 * sizes.layers * sizes.kv_heads * sizes.head_dim
+    packed = 0
+    if _lays_out(target) and sizes.by_hand:
+        packed = sizes.linear_parameters + sizes.vocabulary * sizes.hidden
+    values = _by_hand_activations(sizes) if sizes.by_hand else _activations(sizes)
+    holes = HEAP_HOLES if target.kind == "cpu" else 1.0
+    active = (prefill, "slots"), (values, "values"), (holes, "with holes")
     terms = [
-        *_fixed_terms(sizes, target, graphs, head, packed=target.kind == "cpu"),
+        *_fixed_terms(sizes, target, graphs, head, packed),
         _term("key-value cache", lanes, (batch, "rows"), (slots, "slots"), (cached, "values"), width),
-        _term("prefill activations", lanes, (prefill, "slots"), (_activations(sizes), "values"), width),
+        _term("prefill activations", lanes, *active, width),
         _term("logits", lanes, (batch, "rows"), (sizes.vocabulary, "tokens"), (2, "copies"), (4, "B")),
         _term("texts", lanes, (batch, "rows"), (growth.cap + 1, "tokens"), (12, "B")),
     ]
     return ShapeMemory(
         length=length, batch=batch, terms=tuple(terms), bytes=sum(term.bytes for term in terms)
     )
+
+
+def _lays_out(target: Target) -> bool:
+    """Whether weights are laid out once more, as a CPU's products read them."""
+    return target.kind == "cpu" and target.dtype == "float32"
+
+
+def _by_hand_activations(sizes: Dimensions) -> int:
+    """Values live at once, per slot, where `LlamaLike.prefill` multiplies gate and up.
+
+    Two residuals; the context as attention gave it and in one piece; query, key and value as computed and
+    turned; gate and up, the activation and the product.
+    """
+    query, key_value = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
+    return 2 * sizes.hidden + 4 * query + 3 * key_value + 4 * sizes.intermediate
 
 
 def _activations(sizes: Dimensions) -> int:

@@ -11,6 +11,7 @@ from planning import MODEL_CONFIG, MODEL_DIR, job, planned, split
 
 from staticjob.errors import ConfigError
 from staticjob.memory import MIB, USABLE_SHARE, Held, Target, fit_budget, predict
+from staticjob.planning.decoding import Growth
 from staticjob.planning.dimensions import Dimensions
 from staticjob.planning.head_sizes import HeadSizes
 
@@ -63,6 +64,26 @@ def test_the_results_a_chunk_holds_are_counted_where_they_share_the_devices_memo
     for device, counted in (("cpu", 3 * 10_000 * 384 * 4), ("cuda", 0)):
         terms = predict(MODEL_CONFIG, Target(device, "float32"), [Held(64, 64, 10_000)], HEAD).shapes[0].terms
         assert sum(term.bytes for term in terms if term.name == "chunk results") == counted
+
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000, "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "laid_out"),
+    [({}, True), ({"sliding_window": 8}, False), ({"model_type": "gpt2"}, False)],
+)
+def test_the_matrices_that_generation_lays_out_once_more_are_counted_where_it_does(
+    changes: dict[str, object], laid_out: bool
+) -> None:
+    config = {**LLAMA, **changes}
+    plan = predict(config, CPU, [Held(64, 8, 8)], HEAD, Growth(cap=16, lanes=2))
+    sizes = Dimensions.of(config)
+    counted = sum(term.bytes for term in plan.shapes[0].terms if term.name == "prepacked weights")
+    assert counted == (4 * (sizes.linear_parameters + 1000 * 64) if laid_out else 0)
 
 
 def test_half_precision_halves_the_weights_and_the_activations() -> None:

@@ -17,6 +17,10 @@ _NO_POOLER = {"distilbert", "electra", "deberta", "deberta-v2", "gpt2"} | _GATED
 FUSED = {"bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"}
 
 
+# Decoders that generation runs as `engine/llama_like.py` has them, likewise from weights laid out anew.
+_BY_HAND = {"llama", "mistral", "qwen2", "qwen3"}
+
+
 @dataclass(frozen=True)
 class Dimensions:
     """Sizes that memory and work depend on.
@@ -65,6 +69,11 @@ class Dimensions:
     @property
     def fused(self) -> bool:
         return self.model_type in FUSED
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether generation runs it by hand, unless its config.json asks for something rare."""
+        return self.model_type in _BY_HAND and not self.masks
 
     def cache_bytes(self, batch: int, length: int, width: int) -> int:
         """Keys and values of `batch` rows of `length` tokens, elements of `width` bytes."""
