@@ -26,7 +26,7 @@ from usage import core_seconds, machine_seconds
 from workloads import Workload
 
 from staticjob import storage
-from staticjob.config import JobConfig, validate_job
+from staticjob.config import JobConfig
 from staticjob.engine.decode_batch import Prompts
 from staticjob.fallback import TailRequest
 from staticjob.generating import generate_pack
@@ -34,6 +34,7 @@ from staticjob.generating.curve_history import Earlier, ShapeRates
 from staticjob.generating.decode_rates import VllmRates
 from staticjob.generating.generate_rows import BatchDone, TextWriter
 from staticjob.generating.text_rows import PromptBatch, Tail
+from staticjob.job_file import validate_job
 from staticjob.layout import Work
 from staticjob.ledger import Ledger
 from staticjob.records import ROW_DTYPE, Chunk, Commit, ModelFiles, Plan, Prepared, Span

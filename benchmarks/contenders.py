@@ -46,7 +46,7 @@ def model_dir() -> Path:
 
 
 def job() -> Any:
-    from staticjob.config import validate_job
+    from staticjob.job_file import validate_job
 
     return validate_job(
         {

@@ -23,8 +23,9 @@ from results import machine, versions, write_section
 from scoring import reranker
 
 from staticjob import tasks
-from staticjob.config import JobConfig, ModelConfig, validate_job
+from staticjob.config import JobConfig, ModelConfig
 from staticjob.engine.shape import Shape
+from staticjob.job_file import validate_job
 from staticjob.memory import Held, predict
 from staticjob.models import model_files
 from staticjob.planning.decoding import growth_of

@@ -33,8 +33,8 @@ Score = Callable[[], list[float]]
 def static(task: str, model_dir: Path, columns: dict[str, list[str]], result: str) -> Score:
     """This engine with the ladder of the rows' own lengths."""
     from staticjob import tasks
-    from staticjob.config import validate_job
     from staticjob.engine import Shape, StaticEngine
+    from staticjob.job_file import validate_job
 
     job = validate_job(
         {

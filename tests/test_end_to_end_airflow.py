@@ -27,7 +27,7 @@ from browser import CHROMIUM, DRIVER, MISSING, Browser
 from small_jobs import MINILM, texts, write_input
 
 from staticjob import storage
-from staticjob.config import read_job_file
+from staticjob.job_file import read_job_file
 from staticjob.layout import Output, Work
 from staticjob.records import Manifest, Status
 from staticjob.report import Report

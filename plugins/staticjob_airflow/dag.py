@@ -8,8 +8,9 @@ from zoneinfo import ZoneInfo
 
 from airflow.sdk import DAG, Asset, AssetAlias, CronDataIntervalTimetable, Param, TriggerRule, task
 
-from staticjob.config import PLACEHOLDER, AirflowConfig, JobConfig
+from staticjob.config import AirflowConfig, JobConfig
 from staticjob.evaluation.grid import Grid
+from staticjob.job_file import PLACEHOLDER
 from staticjob_airflow.adhoc import form
 from staticjob_airflow.alerts import alerts
 from staticjob_airflow.chunk import ChunkOperator

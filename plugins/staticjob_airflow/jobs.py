@@ -11,9 +11,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from airflow.sdk import DAG
 from croniter import croniter
 
-from staticjob.config import AirflowConfig, fill_date, read_job_file, validate_job
+from staticjob.config import AirflowConfig
 from staticjob.errors import ConfigError
 from staticjob.evaluation.grid import is_sweep, read_grid
+from staticjob.job_file import fill_date, read_job_file, validate_job
 from staticjob_airflow.alerts import check_alerts
 from staticjob_airflow.dag import ADHOC, job_dag, sweep_dag
 

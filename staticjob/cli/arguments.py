@@ -30,7 +30,7 @@ def job_options(body: Callable[..., None]) -> Callable[..., None]:
 
 def read_job(path: str, overrides: tuple[str, ...], date: dt.datetime | None) -> JobConfig:
     """The job file of a command, overridden and dated."""
-    from staticjob.config import load_job
+    from staticjob.job_file import load_job
 
     return load_job(path, overrides=overrides, date=date.date() if date else None)
 

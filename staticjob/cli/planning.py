@@ -27,8 +27,8 @@ def validate(job: str, overrides: tuple[str, ...], date: dt.datetime | None, as_
     Prints the job with all defaults filled in; an unknown key is refused with the nearest valid one.
     Of a sweep's file every point is checked and printed.
     """
-    from staticjob.config import job_with_defaults, read_job_file
     from staticjob.evaluation.grid import is_sweep, read_grid
+    from staticjob.job_file import job_with_defaults, read_job_file
 
     if is_sweep(read_job_file(job)):
         grid = read_grid(job, date.date() if date else dt.date.min, overrides)

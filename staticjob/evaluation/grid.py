@@ -20,8 +20,9 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from staticjob.config import JobConfig, Section, apply_override, fill_date, read_job_file, validate_job
+from staticjob.config import JobConfig, Section
 from staticjob.errors import ConfigError
+from staticjob.job_file import apply_override, fill_date, read_job_file, validate_job
 from staticjob.layout import join
 
 SECTION = "sweep"

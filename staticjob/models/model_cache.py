@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from staticjob.errors import ConfigError, InfrastructureError
-from staticjob.records import PinnedObject
+from staticjob.storage.pinned import PinnedObject
 
 BLOCK = 8 << 20
 # Hidden, so that it is never taken for one of the model's own files.

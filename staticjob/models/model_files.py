@@ -16,7 +16,8 @@ from typing import Any
 from staticjob.config import ModelConfig
 from staticjob.errors import ConfigError, DataError
 from staticjob.models import model_cache
-from staticjob.records import ModelFiles, PinnedObject
+from staticjob.records import ModelFiles
+from staticjob.storage.pinned import PinnedObject
 
 # What a model is read from; anything else in its directory (documents, other frameworks' weights)
 # neither travels nor enters the fingerprint.

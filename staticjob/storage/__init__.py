@@ -15,7 +15,7 @@ from typing import BinaryIO, Protocol, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from staticjob.errors import DataError
-from staticjob.records import PinnedObject
+from staticjob.storage.pinned import PinnedObject
 from staticjob.storage.ranges import RangeReader
 
 Model = TypeVar("Model", bound=BaseModel)

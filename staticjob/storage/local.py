@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from staticjob.errors import ConfigError, DataError, InfrastructureError, StaticJobError
-from staticjob.records import PinnedObject
 from staticjob.storage import unfinished
+from staticjob.storage.pinned import PinnedObject
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

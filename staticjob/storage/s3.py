@@ -10,10 +10,10 @@ from typing import Any, BinaryIO, cast
 from botocore.exceptions import ClientError
 
 from staticjob.errors import ConfigError, DataError, InfrastructureError
-from staticjob.records import PinnedObject
 from staticjob.storage import failures
 from staticjob.storage.client import call
 from staticjob.storage.multipart import Upload
+from staticjob.storage.pinned import PinnedObject
 
 BUCKET_NAME = re.compile(r"[A-Za-z0-9._-]{3,255}")
 DELETE_BATCH = 1000  # most keys of one DeleteObjects request

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from staticjob.record import Record
-from staticjob.records import Commit, PinnedObject, Plan, Prepared
+from staticjob.records import Commit, Plan, Prepared
 from staticjob.status import JobStatus, read_object, read_status
+from staticjob.storage.pinned import PinnedObject
 
 R = TypeVar("R", bound=Record)
 K = TypeVar("K")
