@@ -112,7 +112,7 @@ class AirflowSandbox:
         self.home.mkdir(parents=True, exist_ok=True)
         self._make_access()
         try:
-            self._migrate(self._environment())
+            self._migrate()
             for name in self.components:
                 self.start_component(name)
             self._wait_until_healthy()
@@ -133,6 +133,12 @@ class AirflowSandbox:
         process.kill()
         process.wait()
         return process.pid
+
+    def run(self, *words: str) -> None:
+        """Run an `airflow` command to its end. Raises InfrastructureError, with what it said, if it fails."""
+        name = words[0]
+        if self._spawn(name, words, self._environment()).wait() != 0:
+            raise InfrastructureError(f"airflow {' '.join(words)} failed:\n{self.log_tail(name)}")
 
     def stop(self) -> None:
         """End every process that was started here, tasks and their commands too; none is left."""
@@ -214,14 +220,12 @@ class AirflowSandbox:
             **{f"AIRFLOW__{key}": str(value) for key, value in settings.items()},
         }
 
-    def _migrate(self, environment: Mapping[str, str]) -> None:
+    def _migrate(self) -> None:
         """Make the database's tables, once for each version of Airflow."""
         done = self.home / f"migrated-{version('apache-airflow-core')}"
         if done.exists():
             return
-        process = self._spawn("migrate", ("db", "migrate"), environment)
-        if process.wait() != 0:
-            raise InfrastructureError(f"airflow db migrate failed:\n{self.log_tail('migrate')}")
+        self.run("db", "migrate")
         done.touch()
 
     def _spawn(
