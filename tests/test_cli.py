@@ -239,6 +239,24 @@ def test_wrong_usage_is_exit_code_2_and_one_json_object_too(arguments: list[str]
     assert message in answered["error"]
 
 
+@pytest.mark.parametrize("value", ["soon", "-1", "nan"])
+def test_an_environment_variable_that_is_no_number_is_named(tmp_path: Path, value: str) -> None:
+    write_input(str(tmp_path / "in"), texts(1))
+    done = staticjob("run", str(write_job(tmp_path)), env={"STATICJOB_FLUSH_SECONDS": value})
+    assert done.returncode == 2
+    assert f"STATICJOB_FLUSH_SECONDS='{value}': expected a positive number" in done.stderr
+
+
+def test_a_terminal_without_the_characters_of_a_text_ends_no_command(tmp_path: Path) -> None:
+    (tmp_path / "☃").mkdir()
+    job = write_job(tmp_path / "☃")
+    shown = staticjob("validate", str(job), env={"PYTHONIOENCODING": "latin-1"})
+    assert shown.returncode == 0
+    assert f"{tmp_path}/?/in" in shown.stdout
+    found = answer("validate", str(job), env={"PYTHONIOENCODING": "latin-1"})
+    assert found["input"]["uri"] == str(tmp_path / "☃" / "in")
+
+
 def test_a_command_that_is_told_to_stop_ends_with_exit_code_3_wherever_it_is(tmp_path: Path) -> None:
     code = """
         import signal, threading, time

@@ -323,8 +323,9 @@ def test_a_full_disk_is_one_line_with_path_and_bytes_and_leaves_nothing(
 
 def test_a_path_that_cannot_be_written_is_a_configuration_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises((ConfigError, InfrastructureError), match=f"cannot write {tmp_path}/file/a: "):
-        storage.put(f"{tmp_path}/file/a", b"")
+    for name, why in (("file/a", "File exists"), ("file/b/a", "Not a directory")):
+        with pytest.raises(ConfigError, match=f"cannot write {tmp_path}/{name}: {why}; correct the path"):
+            storage.put(f"{tmp_path}/{name}", b"")
     (tmp_path / "folder").mkdir()
     with pytest.raises(ConfigError, match=f"cannot write {tmp_path}/folder: Is a directory"):
         storage.put(f"{tmp_path}/folder", b"")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import uuid
 from collections import Counter
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 
 from staticjob import __version__, storage
 from staticjob.clock import now
+from staticjob.environment import positive
 from staticjob.generating.outcome import Outcome
 from staticjob.layout import Work
 from staticjob.ledger import Ledger
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 # What a chunk leaves while it is under way; of no use once it is committed.
 FLUSH = "flush-"
-FLUSH_SECONDS = float(os.environ.get("STATICJOB_FLUSH_SECONDS", "30"))
+FLUSH_SECONDS = positive("STATICJOB_FLUSH_SECONDS", 30.0, zero=True)
 
 
 @dataclass(frozen=True)

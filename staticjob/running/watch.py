@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Self
 
+from staticjob.environment import positive
 from staticjob.errors import Stopped
 from staticjob.prctl import end_with_parent
 
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 5.0
 # A batch takes seconds at most; an engine silent for ten minutes hangs.
-STALL_SECONDS = float(os.environ.get("STATICJOB_STALL_SECONDS", "600"))
+STALL_SECONDS = positive("STATICJOB_STALL_SECONDS", 600.0)
 
 
 def worker_name() -> str:

@@ -191,11 +191,11 @@ def _sync_folder(folder: Path) -> None:
 
 def _explain(error: OSError, uri: str, doing: str, needed: int | None = None) -> StaticJobError:
     where = f"cannot {doing} {uri}"
-    if error.errno in MISSING:
+    if error.errno in MISSING and doing != "write":
         return DataError(f"{where}: there is no such file")
     if error.errno in NO_SPACE:
         room = f"{needed:,} bytes are needed there" if needed is not None else "it is full"
         return InfrastructureError(f"{where}: no space left on device ({room}); free some and run again")
-    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR}:
+    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.EEXIST, *MISSING}:
         return ConfigError(f"{where}: {error.strerror}; correct the path or its permissions")
     return InfrastructureError(f"{where}: {error.strerror or error}")

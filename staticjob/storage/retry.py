@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from staticjob.errors import ConfigError
+from staticjob.environment import positive
 
 Result = TypeVar("Result")
 
@@ -40,22 +39,11 @@ class Patience:
 
 def from_environment() -> Patience:
     """Patience as the environment sets it; ConfigError naming a variable that is not a positive number."""
-
-    def number(name: str, default: float) -> float:
-        text = os.environ.get(name, "")
-        try:
-            value = float(text) if text else default
-        except ValueError:
-            value = -1.0
-        if value <= 0:
-            raise ConfigError(f"{name}={text!r}: expected a positive number")
-        return value
-
     default = Patience()
     return Patience(
-        attempts=max(1, int(number(ATTEMPTS, default.attempts))),
-        timeout=number(TIMEOUT, default.timeout),
-        delay=number(DELAY, default.delay),
+        attempts=max(1, int(positive(ATTEMPTS, default.attempts))),
+        timeout=positive(TIMEOUT, default.timeout),
+        delay=positive(DELAY, default.delay),
     )
 
 

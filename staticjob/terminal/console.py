@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import logging
 import sys
@@ -17,6 +18,9 @@ from staticjob.errors import InfrastructureError, StaticJobError, Stopped
 
 def setup_logging() -> None:
     """Plain lines on stderr: the same in a terminal, a file and an Airflow task log."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a character the terminal has not must not end a run
+            stream.reconfigure(errors="replace")
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
@@ -31,7 +35,7 @@ def setup_logging() -> None:
 def emit(payload: dict[str, Any], as_json: bool, show: Callable[[], None] | None = None) -> None:
     """Print the result: one JSON object with --json, else whatever `show` prints on stdout."""
     if as_json:
-        click.echo(json.dumps(payload, ensure_ascii=False))
+        click.echo(json.dumps(payload))
     elif show is not None:
         show()
     else:
