@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -200,6 +201,19 @@ def test_sorting_a_run_moves_every_rows_ids_with_it() -> None:
     assert (sorted_ids == np.repeat(sorted_rows["row"], sorted_rows["length"])).all()
     same = np.diff(sorted_rows["length"]) == 0
     assert (np.diff(sorted_rows["row"])[same] > 0).all(), "equal lengths keep the order they were read in"
+
+
+def test_a_run_is_sorted_in_little_more_memory_than_its_ids_take() -> None:
+    rows = np.zeros(40_000, dtype=ROW_DTYPE)
+    rows["length"] = np.random.default_rng(0).integers(1, 200, len(rows))
+    rows["row"] = np.arange(len(rows))
+    ids = np.repeat(np.arange(len(rows), dtype=np.int32), rows["length"])
+    tracemalloc.start()
+    sorted_rows, sorted_ids = sort_run(rows, ids)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * ids.nbytes
+    assert (sorted_ids == np.repeat(sorted_rows["row"], sorted_rows["length"])).all()
 
 
 def test_a_prompt_that_leaves_no_token_for_the_text_is_refused(minilm_dir: Path) -> None:

@@ -19,9 +19,11 @@ from staticjob.errors import DataError
 from staticjob.layout import Work
 from staticjob.records import ID_DTYPE, ROW_DTYPE, PartStats, Span
 
-# A run is sorted in memory: 32 Mi tokens are 128 MiB of ids and as much again while sorting.
+# A run is sorted in memory: 32 Mi tokens are 128 MiB of ids, which are there three times meanwhile.
 RUN_TOKENS = 32 * 2**20
 RUN_ROWS = 4 * 2**20
+# Tokens moved at once while sorting: what finds their places takes 24 bytes for each.
+SORT_TOKENS = 2**18
 # Tokens fetched by one ranged read while a chunk streams its spans.
 READ_TOKENS = 2**20
 
@@ -75,12 +77,18 @@ def sort_run(rows: NDArray[np.void], ids: NDArray[np.int32]) -> tuple[NDArray[np
     """
     lengths = rows["length"].astype(np.int64)
     order = np.argsort(-lengths, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]]) if len(rows) else lengths
-    sorted_lengths = lengths[order]
-    # Source index of every token: the row's own start plus the position within the row.
-    first = np.concatenate([[0], np.cumsum(sorted_lengths)[:-1]]) if len(rows) else lengths
-    source = np.repeat(starts[order] - first, sorted_lengths) + np.arange(len(ids))
-    return rows[order], ids[source].astype(ID_DTYPE, copy=False)
+    starts = np.cumsum(lengths) - lengths
+    stops = np.cumsum(lengths[order])
+    moved = np.empty(len(ids), ID_DTYPE)
+    begin = done = 0
+    while begin < len(rows):
+        end = max(begin + 1, int(np.searchsorted(stops, done + SORT_TOKENS, side="right")))
+        own, stop = order[begin:end], int(stops[end - 1])
+        # Source index of every token: the row's own start plus the position within the row.
+        shift = starts[own] - (stops[begin:end] - lengths[own])
+        moved[done:stop] = ids[np.repeat(shift, lengths[own]) + np.arange(done, stop)]
+        begin, done = end, stop
+    return rows[order], moved
 
 
 @dataclass(frozen=True)
