@@ -11,21 +11,18 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from staticjob.errors import ConfigError, Stopped
 from staticjob_airflow import metrics
 from staticjob_airflow.command import Command, Outcome
 from staticjob_airflow.credentials import step_environment
 from staticjob_airflow.orphans import dying_with_parent
-
-# As in staticjob/errors.py, which cannot be imported: Airflow's environment need not have staticjob.
-EXIT_STOPPED = 3
-EXIT_NO_RETRY = 2
 
 
 class StaticJobOperator(BaseOperator):
     """Runs one step of a job as `python -m staticjob … --json` in a fresh interpreter.
 
     python: the interpreter (templated). Default: the environment variable STATICJOB_PYTHON, else
-        the one Airflow runs on. It needs `staticjob` and its dependencies; Airflow's does not.
+        the one Airflow runs on. It needs all that the steps need, torch too; Airflow's does not.
     stop_grace: seconds a killed step has to flush what it finished, between SIGTERM and SIGKILL.
         Airflow itself ends a task 5 seconds after asking it to stop.
     aws_conn_id: connection whose credentials, endpoint and region the step gets for the store.
@@ -94,13 +91,13 @@ class StaticJobOperator(BaseOperator):
 
 def result_of(outcome: Outcome, step: str) -> dict[str, Any]:
     """The result of a step that succeeded; raises the exception Airflow's retries understand."""
-    if outcome.stopped or outcome.code == EXIT_STOPPED:
+    if outcome.stopped or outcome.code == Stopped.exit_code:
         raise AirflowException(f"{step}: stopped before its end; finished work is kept for the next try")
     if outcome.code < 0:
         raise AirflowException(
             f"{step}: ended by {signal.Signals(-outcome.code).name}; finished work is kept for the next try"
         )
-    if outcome.code == EXIT_NO_RETRY:
+    if outcome.code == ConfigError.exit_code:
         raise AirflowFailException(f"{step}: {outcome.reason}")
     if outcome.code != 0:
         raise AirflowException(f"{step}: exit code {outcome.code}: {outcome.reason}")
