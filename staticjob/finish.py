@@ -33,7 +33,8 @@ def finish(work: Work, prepared: Prepared, plan: Plan) -> tuple[Manifest, bool]:
     Raises DataError when a chunk or group is unfinished, counts disagree, an output file is not
     the one that was merged, another run claimed the output, or more rows failed than
     `limits.max_error_rate` allows (manifest and report are written then, `_SUCCESS` is not, and the
-    run is not recorded for the next forecast).
+    run is not recorded for the next forecast). Raises InfrastructureError when others take `_SUCCESS`
+    away again and again.
     """
     output = Output(prepared.config.output.uri)
     held = claim.hold(output.uri, prepared.fingerprint)

@@ -1,7 +1,8 @@
 """Results against gold columns: one number and the interval that chance leaves it.
 
 A metric is a statistic of units (rows, or groups of rows); its interval is the 95% percentile bootstrap
-over units (Efron 1979), seeded, so that it is the same every time. A row without a result is wrong.
+over units (Efron 1979), seeded, so that it is the same every time. A row without a result is wrong; only
+a correlation leaves out its pair.
 """
 
 from __future__ import annotations
