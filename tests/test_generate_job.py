@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -258,15 +259,15 @@ def test_some_chunks_hand_over_and_a_killed_vllm_loses_nothing(tmp_path, model, 
 
 
 def vllm_workers() -> list[int]:
-    """Processes that compute for this one's vLLM: the guards and what they guard."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if b"staticjob.generating.vllm_worker" in entry.read_bytes():
-                found.append(int(entry.parent.name))
-        except OSError:
-            continue
-    return found
+    """Processes that compute for this one's vLLM: its guards and what they guard."""
+    parents, workers = {}, []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if b"staticjob.generating.vllm_worker" in (folder / "cmdline").read_bytes():
+                workers.append(int(folder.name))
+    # Another run on this machine has its own.
+    return [pid for pid in workers if os.getpid() in (parents[pid], parents.get(parents[pid]))]
 
 
 def test_without_vllm_auto_stays_static_and_a_job_that_requires_it_is_refused():
