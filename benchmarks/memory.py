@@ -43,12 +43,13 @@ TWO: Shapes = ((512, 8), (32, 64))
 PROMPTS: Shapes = ((64, 32), (256, 8))
 NEW_TOKENS = 64
 SIZES = {"num_hidden_layers": 8, "num_attention_heads": 8, "max_position_embeddings": 514}
+LABELS = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
 WIDE = {**SIZES, "hidden_size": 512, "intermediate_size": 2048}
 GROUPED = {**WIDE, "intermediate_size": 1536, "num_key_value_heads": 4, "head_dim": 64}
 # Name: (task, configuration class, its settings).
 SEEDED: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "BERT-like": ("classify", "BertConfig", WIDE),
-    "RoBERTa-like": ("classify", "RobertaConfig", {**WIDE, "vocab_size": 50_265}),
+    "BERT-like": ("classify", "BertConfig", {**WIDE, **LABELS}),
+    "RoBERTa-like": ("classify", "RobertaConfig", {**WIDE, **LABELS, "vocab_size": 50_265}),
     "ModernBERT-like": ("embed", "ModernBertConfig", {**WIDE, "intermediate_size": 1024}),
     "Llama-like": ("logprob", "LlamaConfig", {**GROUPED, "vocab_size": 32_000}),
     "Qwen3-like": ("reward", "Qwen3Config", {**GROUPED, "vocab_size": 64_000}),
