@@ -9,6 +9,7 @@ Formats and what their values become:
   UTF-8 or not JSON is a row error; an empty line is no row.
 - CSV: a header, then rows; every column is text, since the format has no types. An unquoted
   empty field is null, a quoted one the empty string; NA, None, null and nan are ordinary text.
+  A row with other fields than the header is a row error; a quote left open refuses the file.
 
 JSON Lines and CSV may be compressed with gzip or Zstandard, in one member or many.
 """
