@@ -56,6 +56,8 @@ lint: $(TEST_STAMP) ## Check style and types
 bench: $(TEST_STAMP) ## Measure both engines beside others, and how plan and merge scale
 	PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/embedding.py
 	PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/scale.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/memory.py
+	PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/forecast.py
 	PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/parity.py
 	PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/generation.py
 	PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/simulate.py
