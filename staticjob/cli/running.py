@@ -100,10 +100,13 @@ def run(job: str, overrides: tuple[str, ...], date: dt.datetime | None, as_json:
     from staticjob.terminal.payloads import manifest_json, plan_json
 
     outcome = run_job(read_job(job, overrides, date))
+    finished = manifest_json(outcome.prepared, outcome.manifest)
+    rows = finished.pop("statuses")
     done = {
         "state": "done",
         "chunks": {"done": outcome.done, "reused": outcome.reused, "total": outcome.done},
         "work": outcome.work.uri,
-        **manifest_json(outcome.prepared, outcome.manifest),
+        **finished,
+        "rows": rows,
     }
     console.emit({**plan_json(steps.load_plan(outcome.work)), **done} if as_json else done, as_json)
