@@ -115,7 +115,8 @@ def line(task: str) -> str:
         done = staticjob("run", path)
     error = said / done["seconds"] - 1
     mark = "" if abs(error) <= WANTED else " (outside)"
-    return f"| {task} | {sum(done['rows'].values()):,} | {said:.1f} s | {done['seconds']:.1f} s | {error:+.0%}{mark} |"
+    rows = sum(done["rows"].values())
+    return f"| {task} | {rows:,} | {said:.1f} s | {done['seconds']:.1f} s | {error:+.0%}{mark} |"
 
 
 def main() -> None:
