@@ -28,10 +28,10 @@ from workloads import Workload
 from staticjob import storage
 from staticjob.config import JobConfig
 from staticjob.engine.decode_batch import Prompts
-from staticjob.fallback import TailRequest
 from staticjob.generating import generate_pack
 from staticjob.generating.curve_history import Earlier, ShapeRates
 from staticjob.generating.decode_rates import VllmRates
+from staticjob.generating.fallback import TailRequest
 from staticjob.generating.generate_rows import BatchDone, TextWriter
 from staticjob.generating.text_rows import PromptBatch, Tail
 from staticjob.job_file import validate_job

@@ -64,7 +64,7 @@ class _Static(ABC):
     """This engine; subclasses decide which rows share a batch."""
 
     def __init__(self, texts: list[str]) -> None:
-        from staticjob.encoding import load_tokenizer
+        from staticjob.encoding.tokenizer import load_tokenizer
         from staticjob.engine import StaticEngine
 
         self._tokenizer = load_tokenizer(model_dir())

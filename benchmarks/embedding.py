@@ -25,7 +25,7 @@ from process import Process
 from results import machine, versions, write_section
 from texts import docstrings, questions
 
-from staticjob.encoding import load_tokenizer
+from staticjob.encoding.tokenizer import load_tokenizer
 from staticjob.engine import forward_flops
 from staticjob.models.model_files import model_config
 

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from staticjob.generating.decode_rates import VllmRates
+from staticjob.generating.policy import Rules, Scope
 from staticjob.generating.survival import Observed
 from staticjob.generating.tail_policy import Engine, TailPolicy
-from staticjob.policy import Rules, Scope
 
 Lengths = NDArray[np.int64]
 

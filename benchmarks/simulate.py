@@ -20,8 +20,8 @@ from replay import replay
 from results import write_section
 
 from staticjob.generating.decode_rates import StaticRates, VllmRates
+from staticjob.generating.policy import Rules
 from staticjob.generating.survival import Observed
-from staticjob.policy import Rules
 
 HERE = Path(__file__).resolve().parent
 LENGTHS = HERE / "lengths.json"

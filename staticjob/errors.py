@@ -47,3 +47,8 @@ class Stopped(StaticJobError):
     """The command was asked to stop (SIGTERM, SIGINT); finished work is kept for the next run."""
 
     exit_code = 3
+
+
+def shortened(error: BaseException) -> str:
+    """Another library's error on one line of bounded length, to quote in a message."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -18,7 +18,7 @@ import yaml
 from staticjob import __version__, claim, dataset, storage, tasks
 from staticjob.clock import now
 from staticjob.config import JobConfig
-from staticjob.encoding import require_tokenizer
+from staticjob.encoding.tokenizer import require_tokenizer
 from staticjob.layout import Output, Work, join
 from staticjob.models import model_files
 from staticjob.models.max_length import max_length

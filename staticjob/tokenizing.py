@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from staticjob import dataset, storage, tasks
-from staticjob.encoding import Encoded
+from staticjob.encoding.outcome import Encoded
 from staticjob.layout import Work
 from staticjob.records import (
     FIRST_ERRORS,

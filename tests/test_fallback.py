@@ -21,7 +21,7 @@ from staticjob.engine.decode_batch import Answer, Prompts
 from staticjob.engine.decode_state import Finish
 from staticjob.engine.shape import Shape
 from staticjob.errors import InfrastructureError, Stopped
-from staticjob.fallback import TailRequest, Vllm, worker_settings
+from staticjob.generating.fallback import TailRequest, Vllm, worker_settings
 from staticjob.generating.vllm_worker import WorkerSettings
 
 STUB = Path(__file__).with_name("stub_vllm.py")
@@ -128,7 +128,7 @@ def test_no_descendant_survives_a_killed_parent(tmp_path):
     """G4"""
     script = textwrap.dedent(f"""
         import sys
-        from staticjob.fallback import TailRequest, Vllm, worker_settings
+        from staticjob.generating.fallback import TailRequest, Vllm, worker_settings
         from staticjob.generating.vllm_worker import WorkerSettings
         settings = WorkerSettings("none", "float32", "cpu", 64, 1, False, (), 0)
         command = (sys.executable, {str(STUB)!r}, {str(tmp_path)!r}, "stall")

@@ -13,8 +13,8 @@ from tiny_jobs import job, prompts, read_output, save, token, write
 from staticjob import steps, storage
 from staticjob.config import JobConfig
 from staticjob.errors import InfrastructureError, Stopped
-from staticjob.fallback import TailRequest, TailResult
 from staticjob.generating import generate_pack
+from staticjob.generating.fallback import TailRequest, TailResult
 from staticjob.generating.generate_chunk import GenerateChunk
 from staticjob.generating.tail_policy import TailPolicy
 from staticjob.generating.text_rows import PromptBatch, Tail, TextRow

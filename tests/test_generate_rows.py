@@ -14,12 +14,12 @@ from staticjob.config import ModelConfig
 from staticjob.engine.decode import StaticDecoder
 from staticjob.engine.shape import Shape
 from staticjob.errors import ConfigError
-from staticjob.fallback import TailRequest, TailResult
+from staticjob.generating.fallback import TailRequest, TailResult
 from staticjob.generating.generate_rows import TextWriter, decoder_settings
 from staticjob.generating.options import GenerateOptions, stop_ids
+from staticjob.generating.policy import Scope
 from staticjob.generating.tail_policy import TailPolicy
 from staticjob.generating.text_rows import NO_CHANCES, PromptBatch, RowKey, Tail
-from staticjob.policy import Scope
 
 CAP = 24
 SHAPE = Shape(16, 4)

@@ -18,9 +18,9 @@ from staticjob_airflow.page.trend import trend
 
 from staticjob import storage
 from staticjob.generating.outcome import Curve, Outcome, VllmWork
+from staticjob.generating.policy import Decision
 from staticjob.ledger import Ledger
 from staticjob.planning.history import History, Run, settings_of
-from staticjob.policy import Decision
 from staticjob.records import Progress
 from staticjob.status import SILENT_SECONDS, read_object, read_status
 

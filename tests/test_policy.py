@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from replay import replay
 
 from staticjob.generating.decode_rates import StaticRates, VllmRates, VllmStep, fit_rates
+from staticjob.generating.policy import Rules, Running, Scope, Waiting, costs, decide
 from staticjob.generating.survival import Observed, survival
 from staticjob.generating.tail_policy import TailPolicy
-from staticjob.policy import Rules, Running, Scope, Waiting, costs, decide
 
 STATIC = StaticRates(batch=32, prefill_seconds=3.5, step_seconds=((64, 0.12), (128, 0.14)), source="test")
 VLLM = VllmRates(

@@ -12,11 +12,14 @@ import pytest
 from small_jobs import job, texts, write_input
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
-from staticjob import dataset, encoding, steps
+from staticjob import dataset, steps
 from staticjob.config import LimitsConfig, ModelConfig
-from staticjob.encoding import TextEncoder, encode_prefixes, load_tokenizer
+from staticjob.encoding import tokenizer
+from staticjob.encoding.long_runs import LongRuns
+from staticjob.encoding.prefixes import encode_prefixes
+from staticjob.encoding.texts import TextEncoder
+from staticjob.encoding.tokenizer import load_tokenizer
 from staticjob.errors import ConfigError
-from staticjob.long_runs import LongRuns
 from staticjob.models import model_files
 from staticjob.prepare import prepare
 from staticjob.records import ROW_DTYPE, Status
@@ -133,7 +136,7 @@ def test_a_row_over_the_limit_is_truncated_or_refused_as_the_job_says(minilm_dir
     text = "one two three four five six seven eight"
     (cut,) = encoder(minilm_dir, 6).encode_texts([text])
     (refused,) = encoder(minilm_dir, 6, "refuse").encode_texts([text])
-    assert (cut.status, len(cut.ids), cut.reason) == (Status.TRUNCATED, 6, "cut to 6 tokens")
+    assert (cut.status, len(cut.ids), cut.reason) == (Status.TRUNCATED, 6, "")
     assert (refused.status, list(refused.ids), refused.reason) == (Status.TOO_LONG, [], "more than 6 tokens")
 
 
@@ -181,8 +184,8 @@ def test_the_tokenizer_is_loaded_once_for_many_splits_and_not_for_tokenized_ones
     ids = [split.id for split in prepared.splits]
     assert len(ids) > 1
     loaded = []
-    load = encoding.load_tokenizer
-    monkeypatch.setattr(encoding, "load_tokenizer", lambda *a: loaded.append(a) or load(*a))
+    load = tokenizer.load_tokenizer
+    monkeypatch.setattr(tokenizer, "load_tokenizer", lambda *a: loaded.append(a) or load(*a))
     assert steps.tokenize(work, prepared, ids)[1] == 0
     assert steps.tokenize(work, prepared, ids)[1] == len(ids)
     assert len(loaded) == 1

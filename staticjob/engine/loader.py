@@ -12,7 +12,7 @@ from torch import nn
 
 from staticjob.config import ModelConfig
 from staticjob.engine.heads import Loads
-from staticjob.errors import ConfigError
+from staticjob.errors import ConfigError, shortened
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 # What readers of weights raise for bytes that are none.
@@ -27,7 +27,7 @@ def resolve_device(model: ModelConfig) -> torch.device:
         device = torch.device(model.device)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        reason = shortened(error)
         raise ConfigError(f"model.device: {model.device!r} cannot be used here: {reason}") from None
     return device
 
@@ -69,12 +69,12 @@ def load_model(
         )
     except DAMAGED as error:
         raise ConfigError(
-            f"model {model_dir}: its weights are damaged ({_shortened(error)}); "
+            f"model {model_dir}: its weights are damaged ({shortened(error)}); "
             "restore the files, then prepare the job again"
         ) from None
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         hint = _hint(error, model_dir, model)
-        raise ConfigError(f"model {model_dir}: cannot be loaded: {_shortened(error)}{hint}") from None
+        raise ConfigError(f"model {model_dir}: cannot be loaded: {shortened(error)}{hint}") from None
     loaded.config.use_cache = False  # the callers that keep one say so
     # transformers fills what is missing with random numbers; without a head that may be an unused pooler.
     if kind != "AutoModel" and found["missing_keys"]:
@@ -90,11 +90,6 @@ def encoder(model: Any) -> nn.Module:
     """The part that reads a text: an encoder-decoder's encoder, else the whole."""
     module: nn.Module = model.get_encoder() if model.config.is_encoder_decoder else model
     return module
-
-
-def _shortened(error: BaseException) -> str:
-    """The error on one line of bounded length."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _hint(error: BaseException, model_dir: Path, model: ModelConfig) -> str:

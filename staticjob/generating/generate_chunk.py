@@ -17,6 +17,7 @@ from staticjob.errors import InfrastructureError, StaticJobError
 from staticjob.generating.decode_rates import StaticRates
 from staticjob.generating.generate_rows import BatchDone, TextWriter
 from staticjob.generating.outcome import BatchCurve, Curve, Outcome, VllmWork
+from staticjob.generating.policy import Decision
 from staticjob.generating.survival import Observed
 from staticjob.generating.tail_policy import TailPolicy
 from staticjob.generating.text_store import TextStore
@@ -24,7 +25,6 @@ from staticjob.generating.text_table import Texts, result_table
 from staticjob.layout import Work
 from staticjob.ledger import Ledger
 from staticjob.planning.device import peak_resident
-from staticjob.policy import Decision
 from staticjob.records import Chunk, Commit, InputFile
 from staticjob.running.commit import EngineFacts, Measured, committed, publish
 from staticjob.running.progress import Reporter
@@ -33,7 +33,7 @@ from staticjob.running.watch import StopFlag, Watchdog
 
 if TYPE_CHECKING:
     from staticjob.engine.decode import StaticDecoder
-    from staticjob.fallback import Vllm
+    from staticjob.generating.fallback import Vllm
 
 log = logging.getLogger(__name__)
 

@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING
 
 from staticjob import tasks
 from staticjob.cores import cores
-from staticjob.encoding import load_tokenizer
+from staticjob.encoding.tokenizer import load_tokenizer
 from staticjob.engine.heap import release_freed_memory
 from staticjob.engine.shape import Shape
 from staticjob.errors import ConfigError
-from staticjob.fallback import ROWS_AT_ONCE, Vllm, worker_settings
 from staticjob.generating.curve_history import Earlier
 from staticjob.generating.decode_rates import StaticRates
+from staticjob.generating.fallback import ROWS_AT_ONCE, Vllm, worker_settings
 from staticjob.generating.generate_chunk import GenerateChunk, Setting
 from staticjob.generating.generate_rows import TextWriter, decoder_settings
 from staticjob.generating.options import GenerateOptions, stop_ids
+from staticjob.generating.policy import Scope
 from staticjob.generating.survival import Observed
 from staticjob.generating.tail_policy import Engine, TailPolicy
 from staticjob.planning.device import free_memory
-from staticjob.policy import Scope
 from staticjob.records import Chunk, Commit
 from staticjob.running.commit import EngineFacts
 from staticjob.running.pack_run import PackRun, Placement

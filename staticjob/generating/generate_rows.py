@@ -17,7 +17,7 @@ from staticjob.engine.active_rows import ActiveRows
 from staticjob.engine.decode_batch import Answer, Generated, Look, Prompts
 from staticjob.engine.decode_state import Ending, Finish
 from staticjob.engine.sampling import Sampling, stream_keys
-from staticjob.fallback import TailRequest, TailResult, Vllm
+from staticjob.generating.fallback import TailRequest, TailResult, Vllm
 from staticjob.generating.options import GenerateOptions
 from staticjob.generating.stop_text import StopRule, StopWatch, row_text
 from staticjob.generating.tail_policy import TailPolicy

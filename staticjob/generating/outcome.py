@@ -9,8 +9,8 @@ import numpy as np
 from pydantic import Field
 
 from staticjob.generating.decode_rates import StaticRates, VllmRates
+from staticjob.generating.policy import Decision
 from staticjob.ledger import Ledger, decode_ledger
-from staticjob.policy import Decision
 from staticjob.record import Record
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from staticjob.generating.decode_rates import StaticRates, StepTimes, VllmRates
+from staticjob.generating.policy import Decision, Rules, Running, Scope, Waiting, decide
 from staticjob.generating.survival import Observed, survival
-from staticjob.policy import Decision, Rules, Running, Scope, Waiting, decide
 
 Engine = Literal["auto", "static", "vllm"]
 # Decode passes between two decisions of a batch: each costs a few milliseconds.

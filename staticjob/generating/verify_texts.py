@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from staticjob.config import JobConfig
-from staticjob.encoding import load_tokenizer
+from staticjob.encoding.tokenizer import load_tokenizer
 from staticjob.engine.decode import StaticDecoder
 from staticjob.engine.heads import HeadResult
 from staticjob.engine.shape import Shape
 from staticjob.generating.generate_rows import TextWriter, decoder_settings
 from staticjob.generating.options import GenerateOptions, stop_ids
+from staticjob.generating.policy import Scope
 from staticjob.generating.tail_policy import TailPolicy
 from staticjob.generating.text_rows import PromptBatch, RowKey
-from staticjob.policy import Scope
 from staticjob.tasks.generate import options_of
 
 if TYPE_CHECKING:

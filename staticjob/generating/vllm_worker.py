@@ -61,7 +61,7 @@ class _Engine:
         self._settings = settings
         self._tokenizer: Any = None
         if settings.stop:
-            from staticjob.encoding import load_tokenizer
+            from staticjob.encoding.tokenizer import load_tokenizer
 
             self._tokenizer = load_tokenizer(Path(settings.model_dir), settings.trust_remote_code)
         self._engine = LLM(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from staticjob.generating.outcome import Curve, Outcome, VllmWork
+from staticjob.generating.policy import Decision
 from staticjob.ledger import Ledger
-from staticjob.policy import Decision
 from staticjob.record import Record
 from staticjob.records import Commit
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from staticjob.config import JobConfig
-    from staticjob.encoding import Encoded
+    from staticjob.encoding.outcome import Encoded
     from staticjob.engine.heads import Head
 
 # Roles whose values are lists or objects; all others are text.

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 def encoder(job: JobConfig, model_dir: Path, max_length: int) -> RowEncoder:
     """Texts, or pairs of which the longer is cut first, with the tokenizer's own special tokens."""
-    from staticjob.encoding import TextEncoder, load_tokenizer
-    from staticjob.pairs import PairEncoder, longest_first, takes_types
+    from staticjob.encoding.pairs import PairEncoder, longest_first, takes_types
+    from staticjob.encoding.texts import TextEncoder
+    from staticjob.encoding.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(model_dir, job.model.trust_remote_code)
     if "text_pair" not in job.input.columns:

@@ -15,7 +15,7 @@ from staticjob.models.model_files import model_config
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from staticjob.encoding import Encoded
+    from staticjob.encoding.outcome import Encoded
 
 HIDDEN_SIZE = ("hidden_size", "d_model", "dim", "n_embd")
 
@@ -38,7 +38,8 @@ class PromptedTexts:
     """The role `text`, each behind the same prompt; a row without a text has none to add it to."""
 
     def __init__(self, job: JobConfig, model_dir: Path, max_length: int) -> None:
-        from staticjob.encoding import TextEncoder, load_tokenizer
+        from staticjob.encoding.texts import TextEncoder
+        from staticjob.encoding.tokenizer import load_tokenizer
 
         self._prompt = prompt_of(model_dir, job.embed)
         tokenizer = load_tokenizer(model_dir, job.model.trust_remote_code)

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from staticjob.chat import ChatEncoder
 from staticjob.config import GenerateConfig, JobConfig
-from staticjob.encoding import Encoded, TextEncoder, load_tokenizer
+from staticjob.encoding.chat import ChatEncoder
+from staticjob.encoding.outcome import Encoded
+from staticjob.encoding.texts import TextEncoder
+from staticjob.encoding.tokenizer import load_tokenizer
 from staticjob.models.causal_config import require_causal
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def encoder(job: JobConfig, model_dir: Path, max_length: int) -> RowEncoder:
-    from staticjob.continuations import ContinuationEncoder
-    from staticjob.encoding import load_tokenizer
+    from staticjob.encoding.continuations import ContinuationEncoder
+    from staticjob.encoding.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(model_dir, job.model.trust_remote_code)
     vocabulary = int(causal_config(model_dir, "logprob")["vocab_size"])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def encoder(job: JobConfig, model_dir: Path, max_length: int) -> RowEncoder:
     """Pairs of which the document is cut, one a row or as many as a row has documents."""
-    from staticjob.listed import DocumentsEncoder
+    from staticjob.encoding.listed import DocumentsEncoder
 
     pairs = _pairs(job, model_dir, max_length)
     return DocumentsEncoder(pairs) if job.lists else pairs
@@ -28,13 +28,13 @@ def encoder(job: JobConfig, model_dir: Path, max_length: int) -> RowEncoder:
 
 def _pairs(job: JobConfig, model_dir: Path, max_length: int) -> RowEncoder:
     """For a causal model the job's template stands around both."""
-    from staticjob.encoding import load_tokenizer
-    from staticjob.pairs import PairEncoder, keep_first, takes_types
-    from staticjob.prompted import PromptedEncoder
+    from staticjob.encoding.pairs import PairEncoder, keep_first, takes_types
+    from staticjob.encoding.template import TemplateEncoder
+    from staticjob.encoding.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(model_dir, job.model.trust_remote_code)
     if job.rerank.template is not None:
-        return PromptedEncoder(tokenizer, job.rerank.template, max_length, job.limits)
+        return TemplateEncoder(tokenizer, job.rerank.template, max_length, job.limits)
     roles = ("query", "document")
     return PairEncoder(tokenizer, roles, max_length, job.limits, keep_first, takes_types(model_dir))
 
@@ -87,7 +87,7 @@ class YesNoHead:
 
     def __init__(self, job: JobConfig, model_dir: Path) -> None:
         causal_config(model_dir, "rerank with rerank.template")
-        from staticjob.encoding import load_tokenizer
+        from staticjob.encoding.tokenizer import load_tokenizer
 
         tokenizer = load_tokenizer(model_dir, job.model.trust_remote_code)
         self._answers = []

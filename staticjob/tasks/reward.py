@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from staticjob.chat import ChatEncoder
 from staticjob.config import JobConfig
-from staticjob.encoding import Encoded, missing
+from staticjob.encoding.chat import ChatEncoder
+from staticjob.encoding.outcome import Encoded, missing
 from staticjob.engine.heads import Field, Inputs, Loads, Outputs, finite_rows
 from staticjob.models.class_config import require_one_output
 

@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from staticjob.config import LimitsConfig
-from staticjob.encoding import Encoded, encode_prefixes, missing
+from staticjob.encoding.outcome import Encoded, cut_or_refused, missing
+from staticjob.encoding.prefixes import encode_prefixes
+from staticjob.encoding.tokenizer import leading_special
+from staticjob.errors import ConfigError
 from staticjob.records import Status
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
 
-class PromptedEncoder:
+class TemplateEncoder:
     """`template` holds {query} and, behind it, {document}; what follows the document is always kept."""
 
     def __init__(self, tokenizer: Tokenizer, template: str, max_length: int, limits: LimitsConfig) -> None:
@@ -21,10 +24,13 @@ class PromptedEncoder:
         before, _, self._after = template.partition("{document}")
         self._begin, _, self._between = before.partition("{query}")
         self._tail = tokenizer.encode(self._after, add_special_tokens=False).ids
-        probe = tokenizer.encode("a")
-        own = probe.special_tokens_mask.index(0) if 0 in probe.special_tokens_mask else 0
-        self._first = list(probe.ids[:own])
+        self._first = leading_special(tokenizer)
         self._room = max_length - len(self._first) - len(self._tail)
+        if self._room < 1:
+            raise ConfigError(
+                f"limits.max_length: {max_length} leaves no room beside the template's "
+                f"{max_length - self._room} tokens behind the document; give more"
+            )
 
     def encode(self, columns: Mapping[str, Sequence[Any]]) -> list[Encoded]:
         """One outcome per row, in order."""
@@ -45,6 +51,4 @@ class PromptedEncoder:
         ids = [*self._first, *body.ids[: self._room], *self._tail]
         if len(body.ids) <= self._room:
             return Encoded(ids, Status.OK)
-        if self._limits.overflow == "refuse":
-            return Encoded((), Status.TOO_LONG, f"more than {self._max_length} tokens")
-        return Encoded(ids, Status.TRUNCATED, f"cut to {self._max_length} tokens")
+        return cut_or_refused(ids, self._max_length, self._limits)

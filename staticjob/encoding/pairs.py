@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from staticjob.config import LimitsConfig
-from staticjob.encoding import Encoded, encode_prefixes, missing
+from staticjob.encoding.outcome import Encoded, cut_or_refused, missing
+from staticjob.encoding.prefixes import encode_prefixes
 from staticjob.errors import ConfigError
 from staticjob.models.model_files import read_object
 from staticjob.records import Status
@@ -82,7 +83,7 @@ class PairEncoder:
         fits = sum(sizes) <= self._room
         if not fits:
             if self._limits.overflow == "refuse":
-                return Encoded((), Status.TOO_LONG, f"more than {self._max_length} tokens")
+                return cut_or_refused((), self._max_length, self._limits)
             kept = self._cut(*sizes, self._room)
             if kept is None:
                 reason = f"{self._roles[0]} alone fills the {self._max_length} tokens of a row"
@@ -94,7 +95,7 @@ class PairEncoder:
         boundary = pair.type_ids.index(1) if self._typed and 1 in pair.type_ids else -1
         if fits:
             return Encoded(pair.ids, Status.OK, boundary=boundary)
-        return Encoded(pair.ids, Status.TRUNCATED, f"cut to {len(pair.ids)} tokens", boundary)
+        return cut_or_refused(pair.ids, self._max_length, self._limits, boundary)
 
 
 def takes_types(model_dir: Path) -> bool:

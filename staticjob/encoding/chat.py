@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from staticjob.config import JobConfig
-from staticjob.encoding import Encoded, TextEncoder, load_tokenizer
-from staticjob.errors import ConfigError
+from staticjob.encoding.outcome import Encoded
+from staticjob.encoding.texts import TextEncoder
+from staticjob.encoding.tokenizer import load_tokenizer
+from staticjob.errors import ConfigError, shortened
 from staticjob.records import Status
 
 
@@ -27,9 +29,7 @@ class ChatTemplate:
                 str(model_dir), trust_remote_code=trust_remote_code, local_files_only=True
             )
         except Exception as error:  # transformers raises many kinds
-            raise ConfigError(
-                f"model {model_dir}: no usable tokenizer ({str(error).splitlines()[0]})"
-            ) from None
+            raise ConfigError(f"model {model_dir}: no usable tokenizer ({shortened(error)})") from None
         if not self._tokenizer.chat_template:
             raise ConfigError(
                 f"model {model_dir}: its tokenizer has no chat template; use a model that has one, or give "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from staticjob.encoding import Encoded
+from staticjob.encoding.outcome import Encoded
 from staticjob.records import Status
 
 if TYPE_CHECKING:

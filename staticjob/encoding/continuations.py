@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from staticjob.config import LimitsConfig
-from staticjob.encoding import Encoded, encode_prefixes, missing
+from staticjob.encoding.outcome import Encoded, cut_or_refused, missing
+from staticjob.encoding.prefixes import encode_prefixes
+from staticjob.encoding.tokenizer import leading_special
 from staticjob.records import Status
 
 if TYPE_CHECKING:
@@ -27,9 +29,7 @@ class ContinuationEncoder:
         self._tokenizer, self._limits, self._max_length = tokenizer, limits, max_length
         self._start = [] if start is None else [start]
         self._vocabulary = vocabulary
-        probe = tokenizer.encode("a")
-        own = probe.special_tokens_mask.index(0) if 0 in probe.special_tokens_mask else 0
-        self._first = list(probe.ids[:own])
+        self._first = leading_special(tokenizer)
 
     def encode(self, columns: Mapping[str, Sequence[Any]]) -> list[Encoded]:
         """One outcome per row, in order."""
@@ -51,10 +51,7 @@ class ContinuationEncoder:
             return Encoded((), Status.EMPTY, f"{len(ids)} tokens: none has one before it")
         if len(ids) <= self._max_length:
             return Encoded(ids, Status.OK, boundary=boundary)
-        if self._limits.overflow == "refuse":
-            return Encoded((), Status.TOO_LONG, f"more than {self._max_length} tokens")
-        kept = ids[: self._max_length]
-        return Encoded(kept, Status.TRUNCATED, f"cut to {self._max_length} tokens", boundary)
+        return cut_or_refused(ids[: self._max_length], self._max_length, self._limits, boundary)
 
     def _given(self, ids: Any) -> Encoded:
         if ids is None:
@@ -94,6 +91,4 @@ class ContinuationEncoder:
         boundary = len(ids) - len(continuation)
         if len(kept) == len(context):
             return Encoded(ids, Status.OK, boundary=boundary)
-        if self._limits.overflow == "refuse":
-            return Encoded((), Status.TOO_LONG, f"more than {self._max_length} tokens")
-        return Encoded(ids, Status.TRUNCATED, f"context cut to {len(kept)} tokens", boundary)
+        return cut_or_refused(ids, self._max_length, self._limits, boundary)
