@@ -14,7 +14,6 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from staticjob import dataset, steps
 from staticjob.config import LimitsConfig, ModelConfig
-from staticjob.encoding import tokenizer
 from staticjob.encoding.long_runs import LongRuns
 from staticjob.encoding.prefixes import encode_prefixes
 from staticjob.encoding.texts import TextEncoder
@@ -184,8 +183,8 @@ def test_the_tokenizer_is_loaded_once_for_many_splits_and_not_for_tokenized_ones
     ids = [split.id for split in prepared.splits]
     assert len(ids) > 1
     loaded = []
-    load = tokenizer.load_tokenizer
-    monkeypatch.setattr(tokenizer, "load_tokenizer", lambda *a: loaded.append(a) or load(*a))
+    name = "staticjob.encoding.tokenizer.load_tokenizer"
+    monkeypatch.setattr(name, lambda *a: loaded.append(a) or load_tokenizer(*a))
     assert steps.tokenize(work, prepared, ids)[1] == 0
     assert steps.tokenize(work, prepared, ids)[1] == len(ids)
     assert len(loaded) == 1
