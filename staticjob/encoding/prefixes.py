@@ -23,14 +23,14 @@ def encode_prefixes(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> l
     The tokenizer must not truncate on its own.
     """
     reach = max(1024, limit * CHARS_PER_TOKEN)
-    cut = [cut(text, reach, "start") for text in texts]
-    encodings = tokenizer.encode_batch_fast(cut, add_special_tokens=False)
+    pieces = [cut(text, reach, "start") for text in texts]
+    encodings = tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
 
     def full(encoding: Encoding) -> bool:
         return len(encoding.ids) >= limit + CUT_MARGIN
 
     for i, text in enumerate(texts):
-        if len(cut[i]) < len(text) and not full(encodings[i]):
+        if len(pieces[i]) < len(text) and not full(encodings[i]):
             text = LongRuns(tokenizer).shorten(text)
             encodings[i] = encode_longer(tokenizer, text, reach, full, "start", False)
     return encodings

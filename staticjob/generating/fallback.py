@@ -202,7 +202,7 @@ class _Process:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         cpu = settings.device == "cpu"
         # The same staticjob as this one, wherever the process is started from.
-        paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
