@@ -45,8 +45,8 @@ down: $(DEMO_STAMP) ## Stop everything that `make up` started
 test: $(TEST_STAMP) ## Run all tests; they start what they need
 	$(BIN)/python -m pytest $(ARGS)
 
-test-distributed: $(DISTRIBUTED_STAMP) ## Run the part of them with Celery workers, PostgreSQL and a broker
-	$(BIN)/python -m pytest tests/distributed $(ARGS)
+test-distributed: $(DISTRIBUTED_STAMP) ## Run those with Celery workers, PostgreSQL and a broker, faults and backfills too
+	STATICJOB_LONG_TESTS=1 $(BIN)/python -m pytest tests/distributed $(ARGS)
 
 lint: $(TEST_STAMP) ## Check style and types
 	$(BIN)/ruff check .

@@ -76,7 +76,8 @@ def s3(s3_server: SeaweedStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Buc
         monkeypatch.delenv(name)
     for name, value in s3_server.env().items():
         monkeypatch.setenv(name, value)
-    client = boto3.client("s3", config=Config(request_checksum_calculation="when_required"))
+    # A session of its own: boto3's default one keeps the first keys that it was made with.
+    client = boto3.Session().client("s3", config=Config(request_checksum_calculation="when_required"))
     bucket = Bucket(f"bucket-{uuid.uuid4().hex[:12]}", client)
     client.create_bucket(Bucket=bucket.name)
     yield bucket

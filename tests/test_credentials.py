@@ -80,7 +80,7 @@ def test_what_a_step_gets_opens_the_store(
     s3.put("a", b"here")
     with step_environment("nightly") as environment:
         use(monkeypatch, environment)
-        assert boto3.client("s3").get_object(Bucket=s3.name, Key="a")["Body"].read() == b"here"
+        assert boto3.Session().client("s3").get_object(Bucket=s3.name, Key="a")["Body"].read() == b"here"
     s3.client.delete_object(Bucket=s3.name, Key="a")
 
 

@@ -92,7 +92,7 @@ def airflow(s3_server: SeaweedStore, tmp_path_factory: pytest.TempPathFactory) -
     with pytest.MonkeyPatch.context() as patch:
         for name, value in s3_server.env().items():
             patch.setenv(name, value)
-        boto3.client("s3").create_bucket(Bucket=BUCKET.removeprefix("s3://"))
+        boto3.Session().client("s3").create_bucket(Bucket=BUCKET.removeprefix("s3://"))
         write_input(f"{BUCKET}/in/{DATE}", texts(ROWS), files=4)
         write_questions(f"{BUCKET}/questions/{DATE}", tiny_jobs.prompts(40, seed=3))
         sink = BytesIO()

@@ -99,7 +99,7 @@ def airflow(
         for name, value in s3_server.env().items():
             patch.setenv(name, value)
         for bucket in ("models", "corpus", "labels", "search", "assistant", "evaluation"):
-            boto3.client("s3").create_bucket(Bucket=bucket)
+            boto3.Session().client("s3").create_bucket(Bucket=bucket)
         for name, directory in models.items():
             for path in directory.iterdir():
                 storage.put(f"s3://models/{name}/{path.name}", path.read_bytes())

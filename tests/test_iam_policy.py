@@ -29,7 +29,7 @@ class StoreWithUsers(SeaweedStore):
 
 
 def client(service: str, access: dict[str, str]) -> Any:
-    return boto3.client(
+    return boto3.Session().client(
         service,
         endpoint_url=access["AWS_ENDPOINT_URL"],
         aws_access_key_id=access["AWS_ACCESS_KEY_ID"],

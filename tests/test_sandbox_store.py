@@ -21,7 +21,7 @@ from staticjob.sandbox.store import HOST, SeaweedStore
 
 def client(store: SeaweedStore) -> Any:
     access = store.env()
-    return boto3.client(
+    return boto3.Session().client(
         "s3",
         endpoint_url=access["AWS_ENDPOINT_URL"],
         aws_access_key_id=access["AWS_ACCESS_KEY_ID"],

@@ -85,7 +85,7 @@ def make_buckets() -> None:
     """Make the demo's buckets where they are missing."""
     import boto3
 
-    client = boto3.client("s3")
+    client = boto3.Session().client("s3")
     present = {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}
     for name in BUCKETS:
         if name not in present:

