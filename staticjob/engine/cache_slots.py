@@ -6,7 +6,7 @@ from __future__ import annotations
 RUNG_SLOTS = {"cpu": 32, "cuda": 128}
 # Products over an odd number of slots are slower.
 SLOT_MULTIPLE = 16
-# Slots of one prefill product: the largest of memory.BEST_BUDGETS.
+# Slots of one prefill product: enough to keep a core, or a GPU, busy.
 PREFILL_SLOTS = {"cpu": 4_096, "cuda": 65_536}
 
 
