@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,14 @@ def before(
         return real(*args)
 
     monkeypatch.setattr(f"{module}.{step}", delayed)
+
+
+def finishes_first(winner: Fabricated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run claims the output and ends, undisturbed."""
+    monkeypatch.undo()
+    claim.take(winner.output.uri, B)
+    merge_all(winner)
+    finish_it(winner)
 
 
 def rows_of(made: Fabricated) -> list[dict[str, object]]:
@@ -346,13 +355,7 @@ def test_a_run_with_too_many_errors_leaves_the_success_of_the_run_that_overtook_
     claim.take(one.output.uri, A)
     merge_all(one)
 
-    def overtaken() -> None:
-        monkeypatch.undo()
-        claim.take(two.output.uri, B)
-        merge_all(two)
-        finish_it(two)
-
-    before(monkeypatch, "check_error_rate", overtaken)
+    before(monkeypatch, "check_error_rate", partial(finishes_first, two, monkeypatch))
     with pytest.raises(DataError, match="allows 1"):
         finish_it(one)
     assert claim.success_of(two.output) == B
@@ -364,13 +367,8 @@ def test_a_merge_overtaken_before_it_publishes_leaves_the_winners_success(
     one, two = two_runs(tmp_path)
     claim.take(one.output.uri, A)
 
-    def overtaken() -> None:
-        monkeypatch.undo()
-        claim.take(two.output.uri, B)
-        merge_all(two)
-        finish_it(two)
-
-    before(monkeypatch, "check_coverage", overtaken, module="staticjob.merge")
+    winner = partial(finishes_first, two, monkeypatch)
+    before(monkeypatch, "check_coverage", winner, module="staticjob.merge")
     with pytest.raises(DataError, match="has claimed this output"):
         merge_group(one.work, one.prepared, one.plan, one.group(0))
     assert claim.success_of(two.output) == B
