@@ -23,8 +23,16 @@ def _output(day: dt.date) -> Output:
 
 
 def _backfill(airflow: AirflowSandbox, reprocess: str) -> None:
+    """Start a backfill. Airflow looks every 30 s whether one has ended, and refuses a second until then."""
+    until(lambda: not _unended(airflow), "the end of the backfill before")
     dates = ("--from-date", str(DAYS[0]), "--to-date", str(DAYS[-1]))
     airflow.run("backfill", "create", "--dag-id", NIGHTLY, *dates, "--reprocess-behavior", reprocess)
+
+
+def _unended(airflow: AirflowSandbox) -> list[dict[str, Any]]:
+    """Backfills of the job that Airflow takes for running."""
+    found = airflow.api().get("/backfills", dag_id=NIGHTLY)["backfills"]
+    return [backfill for backfill in found if backfill["completed_at"] is None]
 
 
 def _finished(airflow: AirflowSandbox, tries: int) -> dict[str, dict[str, Any]]:
