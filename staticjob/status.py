@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -167,8 +168,9 @@ def read_status(uri: str, read: Read = read_object) -> JobStatus:
 
 
 def _gather(read: Callable[[str], T], names: Iterable[str]) -> list[T]:
+    context = copy_context()  # says which store is meant; one copy each, as threads cannot share one
     with ThreadPoolExecutor(READERS) as pool:
-        return list(pool.map(read, names))
+        return list(pool.map(lambda name: context.copy().run(read, name), names))
 
 
 def _state(

@@ -15,17 +15,26 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.models.dag import DagModel, DagTag
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
+from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
+from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from airflow.utils.db import initdb
 from airflow.utils.session import create_session
+from airflow_runs import connection
+from conftest import Bucket
 from fabricate import Fabricated, fabricate
 from fastapi.testclient import TestClient
 from sqlalchemy import insert
 from staticjob_airflow import note
+from staticjob_airflow.dag import job_dag
 from staticjob_airflow.links import ReportLink, RunPageLink
+from staticjob_airflow.page.stores import Stores
 
 from staticjob import claim, storage
+from staticjob.errors import ConfigError
+from staticjob.job_file import validate_job
+from staticjob.sandbox.store import SeaweedStore
 
 RUN = "scheduled__2026-01-31T02:00:00+00:00"
 RUN_PAGES = ("run", "api/run", "api/trend", "report", "manifest")
@@ -67,6 +76,30 @@ def _add_run(dag_id: str, *, state: str = "success", tag: str = "staticjob", wor
         session.flush()
         if work is not None:
             _push(session, run, "prepare", "work", work)
+
+
+def _serialize(dag_id: str, made: Fabricated, aws_conn_id: str) -> None:
+    """The DAG of a job file with this connection, as Airflow keeps what it has parsed."""
+    job = made.prepared.config.model_dump(mode="json", exclude={"airflow"})
+    file = {**job, "name": dag_id, "airflow": {"aws_conn_id": aws_conn_id}}
+    dag = job_dag("job.yaml", validate_job(file, "job.yaml"), "")
+    SerializedDagModel.write_dag(LazyDeserializedDAG.from_dag(dag), bundle_name="bundle")
+
+
+@pytest.fixture
+def apart(
+    server: TestClient, s3: Bucket, s3_server: SeaweedStore, monkeypatch: pytest.MonkeyPatch
+) -> Fabricated:
+    """A job in the real store, which the API server's own credentials do not open, but a connection does."""
+    apart = fabricate(s3.uri)
+    storage.put(apart.output.report_html, b"<h1>report</h1>")
+    storage.put(apart.output.manifest, b"{}")
+    claim.take(apart.output.uri, apart.prepared.fingerprint)
+    monkeypatch.setenv("AIRFLOW_CONN_NIGHTLY", connection(s3_server.env()))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "own")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("STATICJOB_STORE_ATTEMPTS", "1")
+    return apart
 
 
 def _push(session: Any, run: DagRun, task_id: str, key: str, value: Any) -> None:
@@ -172,6 +205,48 @@ def test_a_missing_report_is_said_to_be_missing(server: TestClient, made: Fabric
     answer = server.get("/staticjob/manifest", params=_query("made"), headers=_as("viewer"))
     assert answer.status_code == 404
     assert "_manifest.json" in answer.json()["detail"]
+
+
+def test_a_job_is_read_by_the_connection_of_its_dag(server: TestClient, apart: Fabricated) -> None:
+    _add_run("apart", work=apart.work.uri)
+    assert server.get("/staticjob/manifest", params=_query("apart"), headers=_as("viewer")).status_code == 502
+    _serialize("apart", apart, "nightly")
+    pages = {
+        page: server.get(f"/staticjob/{page}", params=_query("apart"), headers=_as("viewer"))
+        for page in RUN_PAGES
+    }
+    assert {answer.status_code for answer in pages.values()} == {200}
+    assert pages["api/run"].json()["job"]["totals"]["chunks"] == len(apart.plan.chunks)
+    assert pages["report"].text == "<h1>report</h1>"
+    assert pages["manifest"].json() == {}
+    lines = server.get("/staticjob/api/jobs", headers=_as("viewer")).json()["jobs"]
+    assert [line["rows_done"] for line in lines if line["run"]["dag_id"] == "apart"] == [
+        sum(chunk.rows for chunk in apart.plan.chunks)
+    ]
+
+
+def test_a_connection_that_the_api_server_does_not_have_is_named(
+    server: TestClient, apart: Fabricated
+) -> None:
+    _add_run("lost", work=apart.work.uri)
+    _serialize("lost", apart, "nowhere")
+    answer = server.get("/staticjob/api/run", params=_query("lost"), headers=_as("viewer")).json()
+    assert answer["job"] is None
+    assert "airflow.aws_conn_id nowhere, as the API server sees it" in answer["message"]
+
+
+def test_the_page_cannot_write_even_where_its_connection_may(apart: Fabricated, s3: Bucket) -> None:
+    before = s3.keys()
+    with Stores().reading("nightly"):
+        assert storage.read(apart.output.manifest) == b"{}"
+        for write in (
+            lambda: storage.put(apart.output.manifest, b"changed"),
+            lambda: storage.put_if_absent(f"{s3.uri}/new", b"new"),
+            lambda: storage.delete([apart.output.manifest]),
+        ):
+            with pytest.raises(ConfigError, match="only reads"):
+                write()
+    assert (s3.keys(), s3.get("out/_manifest.json")) == (before, b"{}")
 
 
 def test_airflow_finds_the_tab_and_the_entry_in_the_navigation(server: TestClient) -> None:

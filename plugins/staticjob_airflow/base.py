@@ -25,15 +25,16 @@ class StaticJobOperator(BaseOperator):
         the one Airflow runs on. It needs all that the steps need, torch too; Airflow's does not.
     stop_grace: seconds a killed step has to flush what it finished, between SIGTERM and SIGKILL.
         Airflow itself ends a task 5 seconds after asking it to stop.
-    aws_conn_id: connection whose credentials, endpoint and region the step gets for the store.
-        Default: those of the worker's environment.
+    aws_conn_id: connection (templated) whose credentials, endpoint and region the step gets for the
+        store. Default: those of the worker's environment.
 
     A retry runs the same command again: finished work is found by its content and kept.
     Exit code 1 (infrastructure), 3 (stopped) and death by a signal fail the task, to be retried;
     exit code 2 (configuration or data) fails it at once, without a retry.
     """
 
-    template_fields = ("python",)
+    # What is templated stands in the serialized DAG too: the run page looks there for the connection.
+    template_fields = ("python", "aws_conn_id")
     ui_color = "#e3f2ef"
 
     def __init__(

@@ -1,4 +1,4 @@
-"""S3 as an Airflow connection describes it, handed to a step by its environment.
+"""S3 as an Airflow connection describes it: read by the run page, handed to a step by its environment.
 
 Keys that do not expire become the usual variables. Those of a role do expire, and a chunk may run
 for hours: the step is then given the address of a server in the task's own process, on the
@@ -15,6 +15,7 @@ import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -41,33 +42,46 @@ OTHER_CREDENTIALS = (
 LEASE = dt.timedelta(minutes=20)
 
 
-@contextmanager
-def step_environment(conn_id: str | None) -> Iterator[dict[str, str]]:
-    """The environment of a step within the block; without a connection it is the worker's own.
+@dataclass(frozen=True)
+class Access:
+    """What a connection says of a store. session: boto3's, with the connection's region and credentials."""
+
+    session: Any
+    endpoint: str | None
+
+
+def connected(conn_id: str) -> Access:
+    """Look a connection up, and its credentials.
 
     Raises AirflowNotFoundException for an unknown connection, AirflowFailException for one that
     gives no credentials.
     """
-    if conn_id is None:
-        yield dict(os.environ)
-        return
-    BaseHook.get_connection(conn_id)  # the hook would fall back to the worker's own credentials
+    BaseHook.get_connection(conn_id)  # the hook would fall back to this machine's own credentials
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
     hook = S3Hook(aws_conn_id=conn_id)
     session = hook.get_session()
-    credentials = session.get_credentials()
-    if credentials is None:
+    if session.get_credentials() is None:
         raise AirflowFailException(
             f"connection {conn_id}: gives no credentials; fill in its keys or role_arn, or leave "
             "airflow.aws_conn_id out"
         )
-    place = {
-        "AWS_ENDPOINT_URL": hook.conn_config.get_service_endpoint_url("s3"),
-        "AWS_DEFAULT_REGION": session.region_name,
-    }
+    return Access(session, hook.conn_config.get_service_endpoint_url("s3"))
+
+
+@contextmanager
+def step_environment(conn_id: str | None) -> Iterator[dict[str, str]]:
+    """The environment of a step within the block; without a connection it is the worker's own.
+
+    Raises what `connected` raises.
+    """
+    if conn_id is None:
+        yield dict(os.environ)
+        return
+    access = connected(conn_id)
+    place = {"AWS_ENDPOINT_URL": access.endpoint, "AWS_DEFAULT_REGION": access.session.region_name}
     own = {name: value for name, value in os.environ.items() if name not in OTHER_CREDENTIALS}
-    with handed_over(credentials) as keys:
+    with handed_over(access.session.get_credentials()) as keys:
         yield {**own, **{name: value for name, value in place.items() if value}, **keys}
 
 

@@ -1,10 +1,12 @@
-"""The boto3 client: one per process, and one way to call it with retries."""
+"""The boto3 client: one per process, unless a block is given another, and one way to call it with retries."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import boto3
@@ -29,6 +31,7 @@ class _Shared:
 
 
 _shared = _Shared()
+_given: ContextVar[Any] = ContextVar("given", default=None)
 
 
 def _after_fork() -> None:
@@ -42,13 +45,26 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def client() -> Any:
     """The S3 client; thread-safe, and made anew when the AWS variables of the environment change."""
+    given = _given.get()
+    if given is not None:
+        return given
     patience = from_environment()
     source = (patience, sorted((k, v) for k, v in os.environ.items() if k.startswith("AWS_")))
     shared = _shared
     with shared.lock:
         if shared.made_from != source:
-            shared.client, shared.made_from = _make_client(patience), source
+            shared.client, shared.made_from = make_client(boto3.session.Session(), patience), source
         return shared.client
+
+
+@contextmanager
+def using(given: Any) -> Iterator[None]:
+    """Have the block, and threads that run in a copy of its context, use this client; None: the process's."""
+    before = _given.set(given)
+    try:
+        yield
+    finally:
+        _given.reset(before)
 
 
 def forget_client() -> None:
@@ -84,9 +100,10 @@ def call(request: Callable[[Any, int], Result], uri: str, doing: str) -> Result:
         raise failures.explain(error, uri, doing) from error
 
 
-def _make_client(patience: Patience) -> Any:
+def make_client(session: boto3.session.Session, patience: Patience, endpoint: str | None = None) -> Any:
+    """A client with the session's credentials. endpoint: None for the environment's, else AWS's own."""
     # Stores named by an endpoint seldom resolve bucket.host, AWS itself always does.
-    own_endpoint = "AWS_ENDPOINT_URL" in os.environ or "AWS_ENDPOINT_URL_S3" in os.environ
+    own_endpoint = endpoint or "AWS_ENDPOINT_URL" in os.environ or "AWS_ENDPOINT_URL_S3" in os.environ
     settings = Config(
         connect_timeout=min(patience.timeout, 10.0),
         read_timeout=patience.timeout,
@@ -99,6 +116,6 @@ def _make_client(patience: Patience) -> Any:
         s3={"addressing_style": "path"} if own_endpoint else None,
     )
     try:
-        return boto3.session.Session().client("s3", config=settings)
+        return session.client("s3", config=settings, endpoint_url=endpoint)
     except ValueError as error:
-        raise ConfigError(f"S3 client: {error}; check AWS_ENDPOINT_URL") from None
+        raise ConfigError(f"S3 client: {error}; check the endpoint's URL (AWS_ENDPOINT_URL)") from None

@@ -19,6 +19,7 @@ from staticjob_airflow.page.document import JobLine, Overview, RunPage, Trend
 from staticjob_airflow.page.rights import LoggedIn, ReadableRun, RunKey, readable_dags
 from staticjob_airflow.page.runs import Run, find_run, job_dags, newest_runs
 from staticjob_airflow.page.snapshots import Snapshots
+from staticjob_airflow.page.stores import Stores
 from staticjob_airflow.page.trend import trend
 
 STATIC = {path.name: path for path in Path(__file__).with_name("static").iterdir()}
@@ -40,7 +41,7 @@ REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; frame-a
 def make_app() -> FastAPI:
     """The app that the plugin mounts; a route that asks for no right still asks for a login."""
     app = FastAPI(title="staticjob", openapi_url=None)
-    snapshots = Snapshots()
+    snapshots, stores = Snapshots(), Stores()
 
     @app.middleware("http")
     async def protect(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -73,13 +74,14 @@ def make_app() -> FastAPI:
     def jobs(user: LoggedIn) -> Overview:
         runs = newest_runs(readable_dags(job_dags(), user))
         with ThreadPoolExecutor(READERS) as pool:
-            return Overview(jobs=tuple(pool.map(lambda run: _line(run, snapshots), runs)))
+            return Overview(jobs=tuple(pool.map(lambda run: _line(run, snapshots, stores), runs)))
 
     @app.get("/api/run")
     def run(key: ReadableRun) -> RunPage:
         found = _found(key)
         try:
-            status = _status(found, snapshots)
+            with stores.reading(found.aws_conn_id):
+                status = _status(found, snapshots)
         except StaticJobError as error:
             return RunPage(run=found.info, message=str(error), job=None)
         if status is None:
@@ -88,18 +90,25 @@ def make_app() -> FastAPI:
 
     @app.get("/api/trend")
     def run_trend(key: ReadableRun) -> Trend:
-        status = _status(_found(key), snapshots)
-        return trend(None) if status is None else _trend(status)
+        found = _found(key)
+        with stores.reading(found.aws_conn_id):
+            status = _status(found, snapshots)
+            return trend(None) if status is None else _trend(status)
 
     @app.get("/report")
     def report(key: ReadableRun) -> Response:
-        sweep = _found(key).sweep
-        data = storage.read(sweep_html(sweep) if sweep else _output(key, snapshots).report_html)
+        found = _found(key)
+        with stores.reading(found.aws_conn_id):
+            uri = sweep_html(found.sweep) if found.sweep else _output(found, snapshots).report_html
+            data = storage.read(uri)
         return Response(data, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
 
     @app.get("/manifest")
     def manifest(key: ReadableRun) -> Response:
-        return Response(storage.read(_output(key, snapshots).manifest), media_type="application/json")
+        found = _found(key)
+        with stores.reading(found.aws_conn_id):
+            data = storage.read(_output(found, snapshots).manifest)
+        return Response(data, media_type="application/json")
 
     return app
 
@@ -125,11 +134,11 @@ def _without_job(run: Run) -> str:
 
 def _status(run: Run, snapshots: Snapshots) -> JobStatus | None:
     """The job of a run; None before it is prepared."""
-    return None if run.work is None else snapshots.get(run.work, latest=run.info.final)
+    return None if run.work is None else snapshots.get(run.work, run.aws_conn_id, latest=run.info.final)
 
 
-def _output(key: RunKey, snapshots: Snapshots) -> Output:
-    status = _status(_found(key), snapshots)
+def _output(run: Run, snapshots: Snapshots) -> Output:
+    status = _status(run, snapshots)
     if status is None:
         raise HTTPException(404, NOT_PREPARED)
     return Output(status.prepared.config.output.uri)
@@ -141,14 +150,16 @@ def _trend(status: JobStatus) -> Trend:
     return trend(past, (status.prepared.fingerprint, output.uri))
 
 
-def _line(run: Run, snapshots: Snapshots) -> JobLine:
+def _line(run: Run, snapshots: Snapshots, stores: Stores) -> JobLine:
     """A job's line of the overview; what cannot be read is said in it and spoils no other line."""
     try:
-        status = _status(run, snapshots)
+        with stores.reading(run.aws_conn_id):
+            status = _status(run, snapshots)
+            if status is None:
+                return _empty_line(run, _without_job(run))
+            past = _trend(status)
     except StaticJobError as error:
         return _empty_line(run, str(error))
-    if status is None:
-        return _empty_line(run, _without_job(run))
     page = job_page(status)
     return JobLine(
         run=run.info,
@@ -157,7 +168,7 @@ def _line(run: Run, snapshots: Snapshots) -> JobLine:
         rows=page.totals.rows if page.totals else None,
         useful_share=page.totals.useful_share if page.totals else None,
         cost=page.money.cost if page.money else None,
-        trend=_trend(status),
+        trend=past,
     )
 
 

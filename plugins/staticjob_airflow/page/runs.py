@@ -1,4 +1,4 @@
-"""What Airflow's database knows of a run: its state, and the work prefix that `prepare` has pushed."""
+"""What Airflow's database knows of a run: its state, its connection, and what `prepare` has pushed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import datetime as dt
 from dataclasses import dataclass
 
 from airflow.models.dag import DagModel, DagTag
+from airflow.models.dagbag import CachedDBDagBag
 from airflow.models.dagrun import DagRun
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
@@ -17,6 +18,9 @@ from staticjob_airflow.page.document import RunInfo
 from staticjob_airflow.page.rights import RunKey
 
 FINAL_STATES = ("success", "failed")
+KEPT_DAGS = 256
+
+_dags = CachedDBDagBag(load_op_links=False, cache_size=KEPT_DAGS, cache_ttl=0, stats_prefix="staticjob.page")
 
 
 @dataclass(frozen=True)
@@ -24,11 +28,13 @@ class Run:
     """A DAG run. work: address of its job's work prefix; None before `prepare` has succeeded.
 
     sweep: output folder of a run that is a sweep; such a run has many jobs, and no `work`.
+    aws_conn_id: connection to the store, None for the credentials of whoever reads.
     """
 
     info: RunInfo
     work: str | None
     sweep: str | None = None
+    aws_conn_id: str | None = None
 
 
 def find_run(key: RunKey) -> Run | None:
@@ -78,7 +84,14 @@ def _run(session: Session, run: DagRun) -> Run:
         ended=_time(run.end_date),
         final=state in FINAL_STATES,
     )
-    return Run(info, pushed("work"), sweep=pushed("output") if pushed("sweep") else None)
+    sweep = pushed("output") if pushed("sweep") else None
+    return Run(info, pushed("work"), sweep=sweep, aws_conn_id=_connection(session, run))
+
+
+def _connection(session: Session, run: DagRun) -> str | None:
+    """The connection of the run's tasks: of its DAG as it was parsed, never of what a task has pushed."""
+    dag = _dags.get_dag_for_run(run, session)
+    return getattr(dag.get_task(PREPARE), "aws_conn_id", None) if dag else None
 
 
 def _time(moment: dt.datetime | None) -> str | None:

@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from staticjob.record import Record
@@ -55,26 +56,29 @@ class _Entry:
 
 
 class Snapshots:
-    """Reads jobs by work prefix, each at most once in `FRESH_SECONDS`, and no object twice."""
+    """Reads jobs by work prefix, each at most once in `FRESH_SECONDS`, and no object twice.
+
+    store: what tells apart stores that have the same addresses, the connection's name.
+    """
 
     def __init__(self) -> None:
-        self._jobs: _Newest[str, _Entry] = _Newest(KEPT_JOBS)
-        self._records: _Newest[tuple[str, str], Any] = _Newest(KEPT_RECORDS)
+        self._jobs: _Newest[tuple[str | None, str], _Entry] = _Newest(KEPT_JOBS)
+        self._records: _Newest[tuple[str | None, str, str], Any] = _Newest(KEPT_RECORDS)
 
-    def get(self, work: str, *, latest: bool = False) -> JobStatus:
+    def get(self, work: str, store: str | None = None, *, latest: bool = False) -> JobStatus:
         """A snapshot of the job. latest: read it now, for a run of which nobody will ask again."""
-        entry = self._jobs.get_or_make(work, _Entry)
+        entry = self._jobs.get_or_make((store, work), _Entry)
         with entry.lock:
             old = time.monotonic() - entry.taken > FRESH_SECONDS
             if entry.status is None or old or latest:
-                entry.status = read_status(work, self._read)
+                entry.status = read_status(work, partial(self._read, store))
                 entry.taken = time.monotonic()
             return entry.status
 
-    def _read(self, source: PinnedObject, kind: type[R]) -> R:
+    def _read(self, store: str | None, source: PinnedObject, kind: type[R]) -> R:
         """A record by its address and version: the object under them never changes."""
         found: R = self._records.get_or_make(
-            (source.uri, source.version), lambda: _lean(read_object(source, kind))
+            (store, source.uri, source.version), lambda: _lean(read_object(source, kind))
         )
         return found
 
