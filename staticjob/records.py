@@ -315,6 +315,8 @@ class Progress(Record):
     kept_batches: int = Field(default=0, description="of batches_done: kept from an earlier try")
     tails: int = Field(default=0, description="rows for vLLM, as far as they are known")
     tails_done: int = 0
+    active_rows: int = Field(default=0, description="rows not ended of the batches that decode now")
+    decoding_rows: int = Field(default=0, description="all rows of those batches")
     ledger: Ledger
     seconds: float
     heartbeat: str = Field(description="UTC time, ISO 8601")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,17 @@ import pytest
 from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+from airflow_runs import connection, until
+from conftest import Bucket
+from fabricate import Fabricated, fabricate
 from staticjob_airflow import metrics
 from staticjob_airflow.chunk import ChunkOperator
+from staticjob_airflow.live import THREAD, active_rows_sent
+from test_page_data import progress
+
+from staticjob import storage
+from staticjob.config import JobConfig
+from staticjob.sandbox.store import SeaweedStore
 
 DASHBOARD = Path(__file__).parents[1] / "docker" / "grafana" / "staticjob.json"
 FINISHED: dict[str, Any] = {
@@ -80,6 +90,7 @@ def test_every_try_but_the_first_is_a_retry(recorder: Recorder, try_number: int,
 def test_every_metric_of_the_dashboard_is_emitted_and_the_other_way_round(recorder: Recorder) -> None:
     metrics.run_finished("nightly", FINISHED)
     metrics.step_starts("nightly", "chunk", 2)
+    metrics.rows_active("nightly", 0, 3, 8)
     suffix = {"counter": "_total", "gauge": ""}
     emitted = {
         f"airflow.{name}".replace(".", "_") + suffix[kind]: set(tags) for kind, name, _, tags in recorder.sent
@@ -95,6 +106,45 @@ def test_every_metric_of_the_dashboard_is_emitted_and_the_other_way_round(record
     variables = {variable["name"] for variable in dashboard["templating"]["list"]}
     assert set(re.findall(r"\$\{?(\w+)", DASHBOARD.read_text())) == variables
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def _writes_texts(made: Fabricated) -> Fabricated:
+    """The planned job as one that generates."""
+    settings = made.prepared.config.model_dump(mode="json", exclude={"embed"})
+    settings |= {"task": "generate", "generate": {"max_new_tokens": 8}}
+    settings["input"]["columns"] = {"prompt": "text"}
+    config = JobConfig.model_validate(settings)
+    storage.put_json(made.work.job, made.prepared.model_copy(update={"config": config}))
+    return made
+
+
+def test_a_pack_that_writes_texts_sends_its_active_rows_until_it_ends(
+    recorder: Recorder, s3: Bucket, s3_server: SeaweedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = _writes_texts(fabricate(s3.uri, commit=False))
+    progress(made, 0, active_rows=3, decoding_rows=8)
+    (pack,) = (i for i, pack in enumerate(made.plan.packs) if made.plan.chunks[0].id in pack)
+    monkeypatch.setenv("AIRFLOW_CONN_NIGHTLY", connection(s3_server.env()))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")  # only the connection of the task opens the store
+
+    def sent(active: int, decoding: int) -> bool:
+        values = (("staticjob.active_rows", active), ("staticjob.decoding_rows", decoding))
+        tags = {"job": "nightly", "pack": str(pack)}
+        return recorder.sent[-2:] == [("gauge", name, value, tags) for name, value in values]
+
+    with active_rows_sent("nightly", made.work.uri, pack, "nightly", 0.02):
+        until(lambda: sent(3, 8), "the active rows", pause=0.02)
+    assert sent(0, 0)
+
+
+def test_where_no_texts_are_written_the_looking_ends_and_nothing_is_sent(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    made = fabricate(tmp_path, commit=False)
+    progress(made, 0, active_rows=3, decoding_rows=8)
+    with active_rows_sent("nightly", made.work.uri, 0, None, 0.02):
+        until(lambda: THREAD not in {t.name for t in threading.enumerate()}, "the end", pause=0.02)
+    assert recorder.sent == []
 
 
 def test_metrics_arrive_where_airflows_statsd_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:

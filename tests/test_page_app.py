@@ -29,7 +29,7 @@ from sqlalchemy import insert
 from staticjob_airflow import note
 from staticjob_airflow.dag import job_dag
 from staticjob_airflow.links import ReportLink, RunPageLink
-from staticjob_airflow.page.stores import Stores
+from staticjob_airflow.stores import Stores
 
 from staticjob import claim, storage
 from staticjob.errors import ConfigError
@@ -232,7 +232,7 @@ def test_a_connection_that_the_api_server_does_not_have_is_named(
     _serialize("lost", apart, "nowhere")
     answer = server.get("/staticjob/api/run", params=_query("lost"), headers=_as("viewer")).json()
     assert answer["job"] is None
-    assert "airflow.aws_conn_id nowhere, as the API server sees it" in answer["message"]
+    assert "airflow.aws_conn_id nowhere, as seen from here" in answer["message"]
 
 
 def test_the_page_cannot_write_even_where_its_connection_may(apart: Fabricated, s3: Bucket) -> None:
@@ -244,7 +244,7 @@ def test_the_page_cannot_write_even_where_its_connection_may(apart: Fabricated, 
             lambda: storage.put_if_absent(f"{s3.uri}/new", b"new"),
             lambda: storage.delete([apart.output.manifest]),
         ):
-            with pytest.raises(ConfigError, match="only reads"):
+            with pytest.raises(ConfigError, match="only read"):
                 write()
     assert (s3.keys(), s3.get("out/_manifest.json")) == (before, b"{}")
 

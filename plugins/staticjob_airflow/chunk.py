@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 from airflow.sdk import Context
 
+from staticjob_airflow import metrics
 from staticjob_airflow.base import StaticJobOperator
 from staticjob_airflow.links import RunPageLink
 
@@ -28,4 +30,11 @@ class ChunkOperator(StaticJobOperator):
         self.pack = pack
 
     def execute(self, context: Context) -> dict[str, Any]:
-        return self.run_step("chunk", self.work, "--pack", str(self.pack["index"]))
+        pack = int(self.pack["index"])
+        with ExitStack() as stack:
+            if metrics.wanted():
+                # Deferred: it reads the store, and the DAG files load nothing that does.
+                from staticjob_airflow.live import active_rows_sent
+
+                stack.enter_context(active_rows_sent(self.dag_id, self.work, pack, self.aws_conn_id))
+            return self.run_step("chunk", self.work, "--pack", str(pack))

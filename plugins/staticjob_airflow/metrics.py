@@ -1,7 +1,8 @@
-"""What runs did, as metrics of Airflow's own: StatsD or OpenTelemetry, as its settings say.
+"""What runs do and did, as metrics of Airflow's own: StatsD or OpenTelemetry, as its settings say.
 
 All carry the tag `job`. Plain StatsD has no tags: `statsd_influxdb_enabled` or `otel_on` keeps them.
-A run counts once, when it is finished: steps that found their work done add nothing.
+A run counts once, when it is finished: steps that found their work done add nothing. While it goes on,
+each pack that writes texts says how many of its rows have not ended.
 """
 
 from __future__ import annotations
@@ -9,16 +10,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow.sdk.configuration import conf
 from airflow.sdk.observability import stats
 
 ROWS = "staticjob.rows"
 SLOTS = "staticjob.slots"
 USEFUL_TOKENS = "staticjob.useful_tokens"
 RETRIES = "staticjob.retries"
+ACTIVE_ROWS = "staticjob.active_rows"
+DECODING_ROWS = "staticjob.decoding_rows"
 RUN_USEFUL_SHARE = "staticjob.run.useful_share"
 RUN_ACTIVE_SHARE = "staticjob.run.active_share"
 RUN_SECONDS = "staticjob.run.seconds"
 RUN_COST = "staticjob.run.cost"
+
+
+SWITCHES = ("statsd_on", "statsd_datadog_enabled", "otel_on")
+
+
+def wanted() -> bool:
+    """Whether Airflow sends metrics anywhere."""
+    return any(conf.getboolean("metrics", switch, fallback=False) for switch in SWITCHES)
+
+
+def rows_active(job: str, pack: int, active: int, decoding: int) -> None:
+    """Rows not ended of the batches that decode now, and all rows of those batches."""
+    tags = {"job": job, "pack": str(pack)}
+    stats.gauge(ACTIVE_ROWS, active, tags=tags)
+    stats.gauge(DECODING_ROWS, decoding, tags=tags)
 
 
 def step_starts(job: str, step: str, try_number: int) -> None:

@@ -34,6 +34,7 @@ class Standing:
         self.done = self.kept = 0  # batches
         self.rows_done = 0
         self.tails = self.tails_done = 0
+        self.active_rows = self.decoding_rows = 0
         self.ledger = Ledger()
 
     @property
@@ -74,6 +75,8 @@ class Standing:
                 kept_batches=self.kept,
                 tails=self.tails,
                 tails_done=self.tails_done,
+                active_rows=self.active_rows,
+                decoding_rows=self.decoding_rows,
                 ledger=self.ledger,
                 seconds=self.seconds,
                 heartbeat=now(),

@@ -19,8 +19,8 @@ from staticjob_airflow.page.document import JobLine, Overview, RunPage, Trend
 from staticjob_airflow.page.rights import LoggedIn, ReadableRun, RunKey, readable_dags
 from staticjob_airflow.page.runs import Run, find_run, job_dags, newest_runs
 from staticjob_airflow.page.snapshots import Snapshots
-from staticjob_airflow.page.stores import Stores
 from staticjob_airflow.page.trend import trend
+from staticjob_airflow.stores import Stores
 
 STATIC = {path.name: path for path in Path(__file__).with_name("static").iterdir()}
 # The report's own look: the page is its live version.

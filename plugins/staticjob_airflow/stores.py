@@ -1,4 +1,4 @@
-"""The store of a run as the page may use it: by the connection of the run's DAG, and to read only."""
+"""The store of a run for those in Airflow who look at it: by the connection of its DAG, and to read only."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from staticjob.errors import ConfigError
 from staticjob.storage import client, retry
 from staticjob_airflow.credentials import connected
 
-# An edited connection is looked at again after so long; until then its client serves every viewer.
+# An edited connection is looked at again after so long; until then one client serves all.
 KEPT_SECONDS = 60.0
 READING = ("GET", "HEAD")
 
 
 class Stores:
-    """One client for each connection, shared by all threads of the page."""
+    """One client for each connection, shared by all threads of the process."""
 
     def __init__(self) -> None:
         self._clients: dict[str, tuple[float, Any]] = {}
@@ -29,7 +29,7 @@ class Stores:
 
     @contextmanager
     def reading(self, conn_id: str | None) -> Iterator[None]:
-        """Have the block read by this connection; None: with the API server's own credentials.
+        """Have the block read by this connection; None: with the credentials of the process itself.
 
         Raises ConfigError for a connection that is unknown here or gives no credentials.
         """
@@ -50,7 +50,7 @@ def _reader(conn_id: str) -> Any:
     try:
         access = connected(conn_id)
     except (AirflowException, BotoCoreError, ClientError) as error:
-        raise ConfigError(f"airflow.aws_conn_id {conn_id}, as the API server sees it: {error}") from None
+        raise ConfigError(f"airflow.aws_conn_id {conn_id}, as seen from here: {error}") from None
     made = client.make_client(access.session, retry.from_environment(), access.endpoint)
     made.meta.events.register("before-call.s3", _refuse_writing)
     return made
@@ -58,4 +58,4 @@ def _reader(conn_id: str) -> Any:
 
 def _refuse_writing(model: Any, **_: Any) -> None:
     if model.http["method"] not in READING:
-        raise ConfigError(f"S3 {model.name}: refused, the run page only reads")
+        raise ConfigError(f"S3 {model.name}: refused, here is only read")
