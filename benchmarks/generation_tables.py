@@ -132,14 +132,16 @@ def _on_paper(work: Workload, results: dict[str, dict[str, Any]]) -> list[str]:
     )
     batches, by_row = work.batches(), results["all static"]["lengths"]
     lengths = np.array([by_row[key.row] for batch in batches for key in batch.keys])
-    prompt = batches[0].shape.length
+    prompt, mean = batches[0].shape.length, sum(map(len, work.prompts)) / len(work.prompts)
     steps = [int(h) for h in np.unique(np.linspace(0, work.cap, 33))]
-    costs = {h: replay(lengths, prompt, work.cap, rates, threshold=h).seconds for h in steps}
+    costs = {
+        h: replay(lengths, prompt, work.cap, rates, threshold=h, mean_prompt=mean).seconds for h in steps
+    }
     best = min(costs, key=lambda h: costs[h])
     seen = Observed(work.cap)
     seen.add_lengths(Counter(lengths))
-    first = replay(lengths, prompt, work.cap, rates, told=False).seconds
-    later = replay(lengths, prompt, work.cap, rates, earlier=seen).seconds
+    first = replay(lengths, prompt, work.cap, rates, told=False, mean_prompt=mean).seconds
+    later = replay(lengths, prompt, work.cap, rates, earlier=seen, mean_prompt=mean).seconds
     done = np.flatnonzero(np.array(survivors(lengths)) <= len(lengths) / 2)
     half = f"Half of the rows were done at step {done[0]}." if len(done) else "Most rows reached the cap."
     return [

@@ -28,7 +28,7 @@ class Replayed:
     seconds: float = 0.0
     slots: int = 0  # decode slots computed
     useful: int = 0  # of them for rows that were active
-    prefill: list[int] = field(default_factory=list)  # per row that vLLM ran: tokens it began with
+    prefill: list[float] = field(default_factory=list)  # per row that vLLM ran: tokens it began with
     remaining: list[int] = field(default_factory=list)  # and tokens it generated
 
     @property
@@ -47,16 +47,18 @@ def replay(
     *,
     device: str = "cpu",
     told: bool = True,
+    mean_prompt: float | None = None,
 ) -> Replayed:
     """Run a chunk whose rows, in order, generate `lengths` tokens each after prompts of `prompt` tokens.
 
+    Prompts padded to `prompt` have `mean_prompt` tokens, which is what vLLM computes.
     With `threshold` every batch hands over at that step whatever the policy says (0: all to vLLM). A
     policy that is not `told` the rates times the static engine's itself and assumes vLLM's for `device`.
     """
-    lengths = np.minimum(lengths, cap)
+    lengths, mean = np.minimum(lengths, cap), float(mean_prompt or prompt)
     policy = TailPolicy(
         engine if threshold is None else "vllm" if threshold == 0 else "static",
-        Scope(prompt, float(prompt), cap, len(lengths)),
+        Scope(prompt, mean, cap, len(lengths)),
         rules.static.batch,
         rules.static.lanes,
         device,
@@ -81,10 +83,10 @@ def replay(
             index = count - len(waiting)
             if not policy.begin(index, len(waiting[0])):
                 for rows in waiting:
-                    _hand_over(result, rows, prompt, 0)
+                    _hand_over(result, rows, mean, 0)
                 waiting = []
                 continue
-            work, seconds = _batch(result, policy, index, waiting.pop(0), prompt, rules, threshold), 0.0
+            work, seconds = _batch(result, policy, index, waiting.pop(0), rules, threshold), 0.0
         heapq.heappush(lanes, (now + seconds, lane, work))
     result.seconds += _pool_seconds(result, rules.vllm)
     return result
@@ -106,7 +108,6 @@ def _batch(
     policy: TailPolicy,
     index: int,
     lengths: Lengths,
-    prompt: int,
     rules: Rules,
     threshold: int | None,
 ) -> Generator[float]:
@@ -119,16 +120,16 @@ def _batch(
         curve.append(int((lengths > step + 1).sum()))
         if not curve[-1] or step == threshold or policy.look(index, step, curve, seconds):
             break
-        each = float(rules.static.step(np.array([prompt + step + 1]))[0])
+        each = float(rules.static.step(np.array([policy.scope.prompt + step + 1]))[0])
         seconds += each
         yield each
         result.slots += rules.static.batch
         result.useful += curve[-1]
     policy.end(index, curve)
-    _hand_over(result, lengths[lengths > len(curve)], prompt, len(curve))
+    _hand_over(result, lengths[lengths > len(curve)], policy.scope.mean_prompt, len(curve))
 
 
-def _hand_over(result: Replayed, lengths: Lengths, prompt: int, tokens: int) -> None:
+def _hand_over(result: Replayed, lengths: Lengths, prompt: float, tokens: int) -> None:
     result.prefill += [prompt + tokens] * len(lengths)
     result.remaining += (lengths - tokens).tolist()
 

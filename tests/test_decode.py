@@ -10,13 +10,14 @@ import tiny_models
 import torch
 
 from staticjob.config import ModelConfig
-from staticjob.engine.cache_slots import cache_rungs, cache_slots
+from staticjob.engine.cache_slots import PREFILL_SLOTS, cache_rungs, cache_slots, prefill_slices
 from staticjob.engine.decode import StaticDecoder
 from staticjob.engine.decode_batch import Answer, Look, Prompts
 from staticjob.engine.decode_state import Ending, Finish
 from staticjob.engine.hf_decoder import HfDecoder
 from staticjob.engine.llama_like import LlamaLike
 from staticjob.engine.shape import Shape
+from staticjob.ledger import Ledger
 from staticjob.models.model_files import model_config
 from staticjob.planning.dimensions import Dimensions
 
@@ -79,6 +80,23 @@ def test_every_family_equals_each_row_run_alone_across_cache_rungs(checkpoints, 
         assert_same(tokens_of(result, b), tiny_models.greedy(model, row, 40))
     assert len(cache_rungs(16, 40, "cpu")) > 1
     assert result.finish[: len(rows)].tolist() == [Finish.LENGTH] * len(rows)
+
+
+def test_a_prefill_is_computed_in_slices_that_end_with_their_longest_row(checkpoints, monkeypatch):
+    monkeypatch.setitem(PREFILL_SLOTS, "cpu", 32)
+    rows = tiny_models.prompts([13, 12, 7, 5, 3])
+    engine = decoder(checkpoints("llama"), [Shape(16, 8)], cap=6)
+    result = generate(engine, rows, Shape(16, 8))
+    # Of two rows each: 13, 7, 3 and a dummy's, and 1 for two dummies.
+    assert result.prompts == Ledger(useful=40, padding=3, dummy=5, slots=48)
+    model = tiny_models.load(checkpoints("llama"))
+    for b, row in enumerate(rows):
+        assert_same(tokens_of(result, b), tiny_models.greedy(model, row, 6))
+
+
+def test_a_gpu_prefills_the_rectangle_as_it_is():
+    lengths = np.array([13, 3, 0, 0], np.int32)
+    assert list(prefill_slices(lengths, 16, "cuda")) == [(slice(0, 4096), 16)]
 
 
 def test_prompts_of_different_lengths_start_at_position_zero_in_a_model_with_absolute_positions(checkpoints):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from staticjob.engine.active_rows import ActiveRows
 from staticjob.engine.shape import Shape
+from staticjob.ledger import Ledger
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Generated:
     counts: NDArray[np.int32]  # [B]
     finish: NDArray[np.int8]  # [B] of Finish; ACTIVE for rows that were handed over
     logprobs: NDArray[np.float32] | None  # [B, cap]
+    prompts: Ledger  # slots of its prefill
     curve: ActiveRows
     prefill_seconds: float
     decode_seconds: float

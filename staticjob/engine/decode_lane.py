@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from staticjob.engine.active_rows import ActiveRows
-from staticjob.engine.cache_slots import PREFILL_SLOTS, cache_rungs, cache_slots
+from staticjob.engine.cache_slots import cache_rungs, cache_slots, prefill_slices
 from staticjob.engine.causal_model import CausalModel
 from staticjob.engine.cuda_graphs import CudaGraphs
 from staticjob.engine.decode_batch import Answer, Generated, Look, Prompts, carry_on
@@ -24,6 +24,7 @@ from staticjob.engine.decode_state import DecodeState, Ending, Finish
 from staticjob.engine.kv_cache import KVCache, LayerCache
 from staticjob.engine.sampling import Sampling
 from staticjob.engine.shape import Shape
+from staticjob.ledger import Ledger, batch_ledger
 from staticjob.planning.dimensions import Dimensions
 
 # Steps between two looks. On a GPU a look waits for the launched work, and a batch may run up to
@@ -116,6 +117,7 @@ class DecodeLane:
                 counts=state.counts.int().cpu().numpy(),
                 finish=state.finish.cpu().numpy().copy(),
                 logprobs=state.logprobs[:, :cap].cpu().numpy().copy() if state.keeps_logprobs else None,
+                prompts=self._prompt_slots(prompts),
                 curve=ActiveRows(rows, look.curve[: look.step], left),
                 prefill_seconds=prefilled - started,
                 decode_seconds=ended - prefilled,
@@ -123,17 +125,23 @@ class DecodeLane:
 
     def prefill(self, prompts: Prompts) -> Tensor:
         """Fill the cache with the prompts; logits [B, V] of each row's last position."""
-        length, layers = prompts.shape.length, self._layers[prompts.shape.batch]
-        used = np.arange(length) < prompts.lengths[:, None]
+        layers = self._layers[prompts.shape.batch]
+        used = np.arange(prompts.shape.length) < prompts.lengths[:, None]
         ids = torch.from_numpy(np.where(used, prompts.ids, 0).astype(np.int64)).to(self.cache.device)
         last = torch.from_numpy(np.maximum(prompts.lengths, 1).astype(np.int64) - 1).to(self.cache.device)
-        rows = max(1, PREFILL_SLOTS[self._kind] // length)
         parts = []
-        for first in range(0, prompts.shape.batch, rows):
-            part = slice(first, first + rows)
+        for part, length in prefill_slices(prompts.lengths, prompts.shape.length, self._kind):
             caches = [LayerCache(layer.keys[part], layer.values[part]) for layer in layers]
-            parts.append(self._model.prefill(ids[part], last[part], caches))
+            parts.append(self._model.prefill(ids[part, :length], last[part], caches))
         return torch.cat(parts)
+
+    def _prompt_slots(self, prompts: Prompts) -> Ledger:
+        """Slots of a batch's prefill."""
+        total = Ledger()
+        for part, length in prefill_slices(prompts.lengths, prompts.shape.length, self._kind):
+            lengths = prompts.lengths[part]
+            total += batch_ledger(lengths[lengths > 0], length, len(lengths))
+        return total
 
     def _limits(self, prompts: Prompts) -> NDArray[np.int32]:
         """Tokens each row may generate: what was asked for, within the cap and the model's positions."""

@@ -89,8 +89,8 @@ class VllmRates(Record):
     source: str = "measured"
 
     @classmethod
-    def assumed(cls, static: StaticRates, device: str, prompt: int) -> VllmRates:
-        """A stand-in until the first run has measured it; `prompt` is the rectangle's length."""
+    def assumed(cls, static: StaticRates, device: str, prompt: float) -> VllmRates:
+        """A stand-in until the first run has measured it; `prompt` is the mean tokens of a prompt."""
         kind, step = device.partition(":")[0], static.step_seconds[0][1] / static.lanes
         return cls(
             start_seconds=ASSUMED_START_SECONDS[kind],

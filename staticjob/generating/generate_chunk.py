@@ -203,13 +203,13 @@ class GenerateChunk:
         self.standing.write()
 
     def _slots(self, curves: Iterable[BatchCurve]) -> Ledger:
-        return sum((c.prompts(self.chunk.length) + c.decode() for c in curves), Ledger())
+        return sum((c.prompts + c.decode() for c in curves), Ledger())
 
     def _outcome(self, texts: Texts, vllm: Vllm | None) -> Outcome:
         curves, rows = list(texts.curves.values()), texts.rows.values()
         return Outcome(
             samples=self._setting.options.n,
-            prompts=sum((c.prompts(self.chunk.length) for c in curves), Ledger()),
+            prompts=sum((c.prompts for c in curves), Ledger()),
             decode=sum((c.decode() for c in curves), Ledger()),
             curve=Curve.of(curves),
             vllm=VllmWork.of(rows, texts.vllm_seconds, self._vllm_start),
@@ -248,7 +248,7 @@ def _curve(done: BatchDone) -> BatchCurve:
         sample=done.batch.keys[0].sample,
         rows=done.curve.rows,
         batch=done.batch.shape.batch,
-        prompt_tokens=int(done.batch.lengths.sum()),
+        prompts=done.prompts,
         active=done.curve.active,
         left=done.curve.left,
         prefill_seconds=done.prefill_seconds,

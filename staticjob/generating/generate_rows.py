@@ -22,6 +22,7 @@ from staticjob.generating.options import GenerateOptions
 from staticjob.generating.stop_text import StopRule, StopWatch, row_text
 from staticjob.generating.tail_policy import TailPolicy
 from staticjob.generating.text_rows import NO_CHANCES, Chances, Ids, PromptBatch, RowKey, Tail, TextRow
+from staticjob.ledger import Ledger
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -36,6 +37,7 @@ class BatchDone:
     batch: PromptBatch
     rows: tuple[TextRow, ...]
     tails: tuple[Tail, ...]
+    prompts: Ledger  # slots of its prefill
     curve: ActiveRows
     prefill_seconds: float
     decode_seconds: float
@@ -115,7 +117,7 @@ class TextWriter:
                 finish = Finish(int(result.finish[row])).name.lower()
                 rows.append(self._row(key, int(batch.lengths[row]), tokens, chances, finish, "static"))
         times = result.prefill_seconds, result.decode_seconds
-        return BatchDone(batch, tuple(rows), tuple(tails), result.curve, *times)
+        return BatchDone(batch, tuple(rows), tuple(tails), result.prompts, result.curve, *times)
 
     def _row(
         self,

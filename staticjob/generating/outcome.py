@@ -27,7 +27,7 @@ class BatchCurve(Record):
     sample: int = Field(description="which sample of its rows, from 0")
     rows: int
     batch: int
-    prompt_tokens: int
+    prompts: Ledger = Field(description="slots of its prefill")
     active: tuple[int, ...]
     left: int = Field(default=0, description="rows handed over after the last pass")
     prefill_seconds: float
@@ -36,13 +36,6 @@ class BatchCurve(Record):
     @property
     def steps(self) -> int:
         return len(self.active)
-
-    def prompts(self, length: int) -> Ledger:
-        """Slots of its prefill at rung `length`."""
-        padding = self.rows * length - self.prompt_tokens
-        dummy = (self.batch - self.rows) * length
-        slots = self.batch * length
-        return Ledger(useful=self.prompt_tokens, padding=padding, dummy=dummy, slots=slots)
 
     def decode(self) -> Ledger:
         return decode_ledger(self.rows, self.batch, self.steps, sum(self.active))

@@ -102,7 +102,7 @@ class TailPolicy:
         static = self.static_rates()
         if static is None:
             return None
-        vllm = self.vllm or VllmRates.assumed(static, self.device, self.scope.prompt)
+        vllm = self.vllm or VllmRates.assumed(static, self.device, self.scope.mean_prompt)
         seen = self._seen.plus(self.earlier)
         begun, fresh = [], 0
         for running in self._running.values():
