@@ -107,6 +107,11 @@ class Browser:
         found = self._call("/element", {"using": "css selector", "value": selector})
         self._call(f"/element/{found[ELEMENT]}/click", {})
 
+    def type(self, selector: str, text: str) -> None:
+        """Type into a field, as a person would."""
+        found = self._call("/element", {"using": "css selector", "value": selector})
+        self._call(f"/element/{found[ELEMENT]}/value", {"text": text})
+
     def choose(self, selector: str, option: str) -> None:
         """Choose an option of a select by its value."""
         self.click(f"{selector} option[value='{option}']")

@@ -6,6 +6,7 @@ run while the tests wait for each other.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -13,8 +14,9 @@ from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
+import airflow_home  # noqa: F401  (first: Airflow reads its settings at import)
 import boto3
 import httpx
 import pyarrow as pa
@@ -25,9 +27,11 @@ import yaml
 from airflow_runs import LONGEST_WAIT, Run, connection, until
 from browser import CHROMIUM, DRIVER, MISSING, Browser
 from small_jobs import MINILM, texts, write_input
+from staticjob_airflow.adhoc import job_from_form
 
 from staticjob import storage
-from staticjob.job_file import read_job_file
+from staticjob.config import GenerateConfig, LimitsConfig
+from staticjob.job_file import read_job_file, validate_job
 from staticjob.layout import Output, Work
 from staticjob.records import Manifest, Status
 from staticjob.report import Report
@@ -60,11 +64,35 @@ def _job(name: str, source: str = "in", **changes: Any) -> dict[str, Any]:
     }
 
 
+# Whom the jobs call: each call leaves a line. Airflow runs one in the DAG processor, one in its executor.
+ALERTS = """
+import json, os
+
+def _note(kind, dag_id, run_id):
+    with open(os.environ["TEST_ALERTS"], "a") as file:
+        file.write(json.dumps([kind, dag_id, run_id]) + "\\n")
+
+def succeeded(context):
+    _note("success", context["dag_run"].dag_id, context["dag_run"].run_id)
+
+def failed(context):
+    _note("failure", context["dag_run"].dag_id, context["dag_run"].run_id)
+
+def late(context):
+    _note("deadline", context["dag_run"]["dag_id"], context["dag_run"]["dag_run_id"])
+"""
+CALLS = {"on_success": "my_alerts.succeeded", "on_failure": "my_alerts.failed"}
+LATE = {"deadline_hours": 1 / 3600, "on_deadline": "my_alerts.late"}  # after a second
+
 JOBS = (
-    _job("undisturbed", cost={"gpu_hour": 2.5}),
+    _job("undisturbed", cost={"gpu_hour": 2.5}, airflow={"retries": 1, **CALLS, **LATE}),
     _job("killed"),
     _job("empty", source="nothing"),
-    _job("mistaken", input={"uri": f"{BUCKET}/in/{DATE}", "columns": {"text": "txt"}}),
+    _job(
+        "mistaken",
+        input={"uri": f"{BUCKET}/in/{DATE}", "columns": {"text": "txt"}},
+        airflow={"retries": 1, **CALLS},
+    ),
     _job("skipped", source="never", airflow={"on_missing_input": "skip"}),
     _job("awaited", source="late", airflow={"on_missing_input": "wait", "aws_conn_id": "store"}),
 )
@@ -83,7 +111,19 @@ def _answers(model: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def airflow(s3_server: SeaweedStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowSandbox]:
+def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Airflow's plugins folder as an operator has it: the project's plugins, and a module with alerts."""
+    folder = tmp_path_factory.mktemp("plugins")
+    for name in ("staticjob_plugin.py", "staticjob_airflow"):
+        (folder / name).symlink_to(REPOSITORY / "plugins" / name)
+    (folder / "my_alerts.py").write_text(ALERTS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def airflow(
+    s3_server: SeaweedStore, plugins: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AirflowSandbox]:
     """Airflow over the test store, with the jobs of this file, one of them broken."""
     jobs = tmp_path_factory.mktemp("jobs")
     model = tiny_jobs.save("llama_wide", tmp_path_factory.mktemp("model") / "llama")
@@ -103,9 +143,15 @@ def airflow(s3_server: SeaweedStore, tmp_path_factory: pytest.TempPathFactory) -
             "AIRFLOW_CONN_STORE": connection(s3_server.env()),
             "STATICJOB_FLUSH_SECONDS": "0",
             "STATICJOB_CACHE": str(tmp_path_factory.mktemp("cache")),
+            "TEST_ALERTS": str(plugins / "calls"),
         }
         home = tmp_path_factory.mktemp("airflow")
-        with terminated_as_interrupt(), AirflowSandbox(home, jobs=jobs, env=environment) as sandbox:
+        with (
+            terminated_as_interrupt(),
+            AirflowSandbox(
+                home, jobs=jobs, env=environment, settings={"CORE__PLUGINS_FOLDER": plugins}
+            ) as sandbox,
+        ):
             yield sandbox
         assert sandbox.running() == []
 
@@ -284,6 +330,27 @@ def test_a_run_with_an_unknown_key_is_refused(airflow: AirflowSandbox, runs: dic
     assert "run conf: unknown key 'dat'; did you mean 'date'?" in run.log("prepare")
 
 
+def test_whom_a_job_names_is_called_once_when_a_run_succeeds_fails_and_passes_its_deadline(
+    runs: dict[str, Run], plugins: Path
+) -> None:
+    good, bad = runs["undisturbed"], runs["mistaken"]
+    good.succeeds()
+    assert bad.ends() == "failed"
+    expected = [
+        ["deadline", good.dag_id, good.run_id],
+        ["failure", bad.dag_id, bad.run_id],
+        ["success", good.dag_id, good.run_id],
+    ]
+
+    def calls() -> list[list[str]]:
+        """Those of the runs that were triggered first; others follow."""
+        lines = (plugins / "calls").read_text().splitlines() if (plugins / "calls").exists() else []
+        return sorted(call for call in map(json.loads, lines) if call[2] in (good.run_id, bad.run_id))
+
+    until(lambda: len(calls()) >= len(expected), "the calls")
+    assert calls() == expected
+
+
 def test_a_broken_job_file_is_named_by_airflow_and_hides_no_dag(
     airflow: AirflowSandbox, runs: dict[str, Run]
 ) -> None:
@@ -342,6 +409,42 @@ def test_a_whole_job_given_through_the_form_runs_and_emits_its_own_asset(
     assert (result["output"], result["rows"]) == (f"{BUCKET}/by-form/{DATE}", ROWS // 4)
     events = airflow.api().get("/assets/events", source_dag_id="staticjob_adhoc")["asset_events"]
     assert [event["extra"]["rows"] for event in events] == [ROWS // 4]
+
+
+ON_SCREEN = "return (document.querySelector(arguments[0])?.getClientRects().length ?? 0) > 0"
+BACKSPACE = "\ue003"
+
+
+def test_a_number_of_the_form_that_is_left_empty_is_the_jobs_own_and_one_that_is_typed_counts(
+    airflow: AirflowSandbox, runs: dict[str, Run], browser: Browser
+) -> None:
+    def fill(section: str, **typed: str) -> None:
+        browser.click(f"button[id$=':trigger:{section}']")
+        for key, text in typed.items():
+            field = f"[name='element_{key.replace('__', '.')}']"
+            browser.until(ON_SCREEN, field)
+            browser.type(field, text)
+
+    browser.open(f"{airflow.url}/dags/staticjob_adhoc")
+    browser.until(ON_SCREEN, "[data-testid='trigger-dag-button']")
+    browser.click("[data-testid='trigger-dag-button']")
+    browser.until(ON_SCREEN, "button[id$=':trigger:Job']")
+    fill("Job", name="by-hand")
+    fill("Model", model__path=MINILM)
+    fill("Input", input__uri=f"{BUCKET}/in/{DATE}")
+    fill("Output", output__uri=f"{BUCKET}/by-hand")
+    fill(
+        "Generate", generate__max_new_tokens="2048", generate__temperature="0.75", generate__n=f"3{BACKSPACE}"
+    )
+    browser.click("[data-testid='trigger-dag-submit']")
+    browser.until("return location.pathname.includes('/runs/')")
+    run_id = unquote(browser.script("return location.pathname").partition("/runs/")[2])
+    conf = airflow.api().get(f"/dags/staticjob_adhoc/dagRuns/{run_id}")["conf"]
+    # The one section that nothing was typed into is an editor's: JSON.
+    made = job_from_form({**conf, "task": "generate", "input.columns": {"prompt": "text"}})
+    job = validate_job(made, "the form")
+    assert job.generate == GenerateConfig(max_new_tokens=2048, temperature=0.75)
+    assert job.limits == LimitsConfig()
 
 
 def _page(airflow: AirflowSandbox, run: Run, page: str = "run") -> str:
