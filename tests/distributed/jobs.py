@@ -51,7 +51,7 @@ JOBS = [
     job("killed", chunks=2),
     *(job(name) for name in ("rescheduled", "unstored", "unserved", "full")),
     job("twice", max_active_runs=2),
-    *(job(name, aws_conn_id="proxied") for name in ("slow", "expired")),
+    *(job(name, aws_conn_id="proxied") for name in ("slow", "expired", "cut_off")),
     job("nightly", source="days", schedule="0 0 * * *", on_missing_input="skip", max_active_runs=8),
 ]
 

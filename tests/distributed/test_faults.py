@@ -48,7 +48,7 @@ def test_a_chunk_waits_for_a_store_that_is_down(
 ) -> None:
     run = _midway(airflow, "unstored")
     store.stop()
-    time.sleep(8)
+    time.sleep(30)
     store.start()
     _ends_well(airflow, run, expected)
     assert [task["try_number"] for task in run.tasks("chunk")] == [1]
@@ -61,6 +61,25 @@ def test_a_run_outlives_an_outage_of_the_api_server(airflow: AirflowSandbox, exp
     airflow.start_component("api-server")
     until(lambda: not run.api.unhealthy(), "the API server")
     _ends_well(airflow, run, expected)
+
+
+def test_a_chunk_that_is_cut_off_from_the_api_server_ends_and_its_next_try_goes_on(
+    airflow: AirflowSandbox, proxy: Proxy, expected: Expected
+) -> None:
+    run = _midway(airflow, "cut_off")
+    proxy.delay = 1.0  # the chunk takes minutes: longer than its supervisor tries to reach the server
+    (process,) = chunk_processes(airflow, run)
+    airflow.kill_component("api-server")
+    try:
+        until(lambda: not process.exists(), "the end of the chunk that nobody can hear")
+    finally:
+        airflow.start_component("api-server")
+        proxy.delay = 0.0
+    until(lambda: not run.api.unhealthy(), "the API server")
+    _ends_well(airflow, run, expected)
+    assert [task["try_number"] for task in run.tasks("chunk")] == [2]
+    (commit,) = read_status(run.output.uri).commits
+    assert 0 < commit.kept_batches < commit.batches
 
 
 @pytest.fixture(scope="module")
