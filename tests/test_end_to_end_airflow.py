@@ -416,7 +416,7 @@ BACKSPACE = "\ue003"
 
 
 def test_a_number_of_the_form_that_is_left_empty_is_the_jobs_own_and_one_that_is_typed_counts(
-    airflow: AirflowSandbox, runs: dict[str, Run], browser: Browser
+    airflow: AirflowSandbox, browser: Browser
 ) -> None:
     def fill(section: str, **typed: str) -> None:
         browser.click(f"button[id$=':trigger:{section}']")

@@ -39,10 +39,11 @@ class Stores:
     def _client(self, conn_id: str) -> Any:
         with self._lock:
             made, found = self._clients.get(conn_id, (0.0, None))
-            if found is None or time.monotonic() - made > KEPT_SECONDS:
-                found = _reader(conn_id)
+        if found is None or time.monotonic() - made > KEPT_SECONDS:
+            found = _reader(conn_id)  # without the lock: a role that cannot be had must not hold up others
+            with self._lock:
                 self._clients[conn_id] = time.monotonic(), found
-            return found
+        return found
 
 
 def _reader(conn_id: str) -> Any:
