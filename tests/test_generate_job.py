@@ -24,9 +24,10 @@ from staticjob.layout import Output
 from staticjob.local_run import run_job
 from staticjob.planning import history
 from staticjob.prepare import prepare
-from staticjob.records import Commit
+from staticjob.records import Commit, Progress
 from staticjob.report import Report
 from staticjob.running.progress import Reporter
+from staticjob.running.standing import Standing
 from staticjob.verify import verify
 
 ROWS = 22
@@ -204,6 +205,25 @@ def test_progress_in_rows_counts_every_sample_and_what_was_kept(tmp_path, model,
         reporter.by_rows(2)
         reporter.texts(10, 100)
     assert f"{2 * 6 + 10} of {2 * ROWS} rows, {100 * 22 / 44:.0f}% of rows" in caplog.text
+
+
+def test_progress_shows_how_many_rows_of_the_batches_under_way_have_not_ended(
+    tmp_path, model, texts, monkeypatch
+):
+    shown = []
+
+    class Seen(Standing):
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+            if name == "decoding_rows" and hasattr(self, "ledger"):
+                self.write()
+                shown.append(storage.read_json(self._uri, Progress))
+
+    monkeypatch.setattr("staticjob.generating.generate_chunk.Standing", Seen)
+    run_job(job(base(tmp_path, texts), model))
+    assert {p.active_rows for p in shown if p.decoding_rows} != {0}
+    assert all(p.active_rows <= p.decoding_rows <= ROWS for p in shown)
+    assert (shown[-1].active_rows, shown[-1].decoding_rows) == (0, 0)
 
 
 class LongRowsLeave(TailPolicy):

@@ -254,6 +254,18 @@ def test_without_rates_the_first_batch_is_run_and_its_own_steps_are_the_rates():
     assert curve[-1] > 0  # 2,048 such rows are far cheaper with their tails in vLLM
 
 
+def test_of_the_batches_under_way_it_is_known_how_many_rows_have_not_ended():
+    policy = TailPolicy("static", Scope(64, 64, CAP, 512), 32, 2, "cpu", None, STATIC, VLLM)
+    assert policy.active == (0, 0)
+    policy.begin(0, 32)
+    policy.begin(1, 16)
+    assert policy.active == (48, 48)
+    policy.look(0, 1, (32, 9), 1.0)
+    assert policy.active == (25, 48)
+    policy.end(0, (32, 9, 0))
+    assert policy.active == (16, 16)
+
+
 def test_a_chunks_decisions_are_kept_with_what_they_rest_on():
     earlier = Observed(CAP)
     earlier.add_lengths(Counter(ragged(1000, 7)))

@@ -94,10 +94,17 @@ class GenerateChunk:
         """
         setting, began = self._setting, time.perf_counter()
         with Watchdog() as watchdog, closing(self._store.left()) as left:
-            made = setting.writer.static(decoder, left, policy, watchdog.alive, setting.stop.wanted)
+
+            def looked() -> None:
+                watchdog.alive()
+                self._watch(policy)
+
+            made = setting.writer.static(decoder, left, policy, looked, setting.stop.wanted)
             with closing(made):
                 for done in made:
+                    self._watch(policy)
                     self._take(done)
+        self._watch(policy)
         self._compute_seconds += time.perf_counter() - began
         self._flush()
         setting.stop.check()
@@ -180,6 +187,10 @@ class GenerateChunk:
         commit = publish(setting.work, setting.files, self.chunk, table, measured)
         self.standing.finished()
         return commit
+
+    def _watch(self, policy: TailPolicy) -> None:
+        """Bring the standing's active rows up to what the policy last saw."""
+        self.standing.active_rows, self.standing.decoding_rows = policy.active
 
     def _take(self, done: BatchDone) -> None:
         """Keep what became of a batch."""

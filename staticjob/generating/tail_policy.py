@@ -69,6 +69,12 @@ class TailPolicy:
         return decision is not None and decision.hand_over_at <= step
 
     @property
+    def active(self) -> tuple[int, int]:
+        """Rows not ended of the batches under way, as last seen, and all rows of those batches."""
+        running = tuple(self._running.values())
+        return sum(r.curve[-1] if r.curve else r.rows for r in running), sum(r.rows for r in running)
+
+    @property
     def vllm_due(self) -> bool:
         """Whether rows go to vLLM anyhow, of this chunk or of the process's others."""
         return not self.scope.start_share or bool(self.scope.waiting)
@@ -105,7 +111,7 @@ class TailPolicy:
         vllm = self.vllm or VllmRates.assumed(static, self.device, self.scope.mean_prompt)
         seen = self._seen.plus(self.earlier)
         begun, fresh = [], 0
-        for running in self._running.values():
+        for running in tuple(self._running.values()):  # `end` comes from another thread than `look`
             seen.add_curve(running.rows, running.curve)
             if not running.curve:
                 fresh += running.rows
