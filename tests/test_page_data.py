@@ -78,6 +78,13 @@ def test_every_chunk_is_done_running_failed_stopped_or_waiting(made: Fabricated)
     assert "DeviceError: out of memory" in shown.trouble[0]
 
 
+def test_a_chunk_that_decodes_says_how_many_of_its_rows_have_not_ended(made: Fabricated) -> None:
+    progress(made, 0, active_rows=5, decoding_rows=1200)
+    progress(made, 1, active_rows=5, decoding_rows=8, age=SILENT_SECONDS + 1)  # its process is gone
+    progress(made, 2)
+    assert [chunk.texts for chunk in page(made).chunks[:3]] == ["5 of 1,200 rows not ended", "", ""]
+
+
 def test_the_rungs_add_up_to_the_totals(made: Fabricated) -> None:
     made.commit_chunk(0)
     progress(made, 1)
@@ -256,6 +263,6 @@ def test_a_chunk_that_generates_shows_its_active_rows_its_handovers_and_what_was
     assert (curve.length, curve.rows, curve.half_step) == (64, 4, 2)
     assert curve.points == ((0, 1.0), (1, 0.75), (2, 0.25))
     assert curve.handovers == ((3, 1),)
-    assert shown.chunks[0].decision == "hand over at step 3"
+    assert shown.chunks[0].texts == "hand over at step 3"
     assert shown.speed is not None
     assert shown.speed.tokens_per_second == pytest.approx((commit.ledger.useful + 50) / commit.seconds)

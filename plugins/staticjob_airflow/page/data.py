@@ -117,12 +117,14 @@ def _chunk(chunk: Chunk, record: Commit | Progress | None, map_index: int | None
         seconds=record.seconds if record else None,
         worker=record.worker if record else "",
         reason=record.reason if isinstance(record, Progress) else "",
-        decision=_decision(record),
+        texts=_texts(record),
         map_index=map_index,
     )
 
 
-def _decision(record: Commit | Progress | None) -> str:
+def _texts(record: Commit | Progress | None) -> str:
+    if isinstance(record, Progress) and record.decoding_rows and _state(record) == "running":
+        return f"{record.active_rows:,} of {record.decoding_rows:,} rows not ended"
     texts = record.generation if isinstance(record, Commit) else None
     return texts.decisions[-1].words if texts and texts.decisions else ""
 

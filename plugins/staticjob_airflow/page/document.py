@@ -117,7 +117,7 @@ class ChunkRow(Part):
     seconds: float | None
     worker: str
     reason: str
-    decision: str = Field(description="the policy's last word on a chunk that generates")
+    texts: str = Field(description="of a chunk that generates: rows under way, at its end the last decision")
     map_index: int | None
 
 

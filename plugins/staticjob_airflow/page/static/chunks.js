@@ -45,7 +45,7 @@ function line(chunk) {
   return [
     { text: chunk.id, header: true },
     `${chunk.batch} × ${chunk.length}`,
-    { text: [chunk.state, chunk.reason, chunk.decision].filter(Boolean).join(": "), dot: chunk.state },
+    { text: [chunk.state, chunk.reason, chunk.texts].filter(Boolean).join(": "), dot: chunk.state },
     { text: `${whole(chunk.batches_done)} of ${whole(chunk.batches)}${kept}`, class: "n" },
     { text: whole(chunk.rows), class: "n" },
     { text: duration(chunk.seconds), class: "n" },
