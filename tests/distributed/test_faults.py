@@ -77,7 +77,8 @@ def test_a_chunk_that_is_cut_off_from_the_api_server_ends_and_its_next_try_goes_
         proxy.delay = 0.0
     until(lambda: not run.api.unhealthy(), "the API server")
     _ends_well(airflow, run, expected)
-    assert [task["try_number"] for task in run.tasks("chunk")] == [2]
+    (chunk,) = run.tasks("chunk")
+    assert chunk["try_number"] > 1  # each that the scheduler starts before the server is back is lost, too
     (commit,) = read_status(run.output.uri).commits
     assert 0 < commit.kept_batches < commit.batches
 
