@@ -20,7 +20,7 @@ from staticjob_airflow.page.rights import RunKey
 FINAL_STATES = ("success", "failed")
 KEPT_DAGS = 256
 
-_dags = CachedDBDagBag(load_op_links=False, cache_size=KEPT_DAGS, cache_ttl=0, stats_prefix="staticjob.page")
+_dags = CachedDBDagBag(load_op_links=False, cache_size=KEPT_DAGS, cache_ttl=0, stats_prefix="staticjob_page")
 
 
 @dataclass(frozen=True)
