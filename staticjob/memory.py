@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from staticjob.engine.cache_slots import PREFILL_SLOTS
 from staticjob.errors import ConfigError
 from staticjob.ladder import batch_rows
+from staticjob.planning.activations import by_hand_values, fused_values, layer_buffers, module_values
 from staticjob.planning.decoding import BEST_ROWS, Growth
 from staticjob.planning.dimensions import Dimensions
 from staticjob.planning.head_sizes import HeadSizes
@@ -21,14 +22,18 @@ from staticjob.terminal.units import plural, size
 
 MIB = 2**20
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-# Python with torch, transformers and pyarrow loaded: 495 to 535 MiB resident, measured with torch 2.13 on
-# Linux x86-64. On CUDA the driver's context, kernels and the cuBLAS workspace take about as much.
-RUNTIME_BYTES = {"cpu": 528 * MIB, "cuda": 640 * MIB}
-# Of a chunk of logits: as computed, normalised, and what the allocator keeps of both (measured).
-LOGIT_COPIES = 4
-# A decoder's lanes share one heap that never shrinks, and what they free leaves holes: of their activations
-# as much is held in all (measured with SmolLM2-135M, 2 lanes).
-HEAP_HOLES = 1.5
+# Python with torch, transformers and pyarrow loaded, and the buffers of a few matrix products: 560 to 590 MiB
+# resident once two lanes have run, measured with torch 2.13 on Linux x86-64. On CUDA the driver's context,
+# kernels and the cuBLAS workspace take about as much.
+RUNTIME_BYTES = {"cpu": 590 * MIB, "cuda": 640 * MIB}
+# Of a chunk of logits: as computed, and normalised.
+LOGIT_COPIES = 2
+# A CPU's lanes share one heap that never shrinks. glibc keeps the few bytes before an aligned block for small
+# objects, so that the next block of the same size does not fit where the last was: for what comes and goes
+# this much is held of what lives (1.4 to 2.1 measured with 2 lanes; 1.0 with glibc's thread caches off).
+HEAP_HOLES = 1.75
+# The same of a decoder's lanes, which allocate less often (measured with SmolLM2-135M, 2 lanes).
+DECODER_HOLES = 1.5
 # Nodes and kernel arguments of one captured graph, apart from the pool that all graphs share.
 GRAPH_BYTES = 8 * MIB
 # Best token budgets, equally fast, largest first. A CPU's core computes a batch alone: 1,024 and 2,048
@@ -38,6 +43,8 @@ BEST_BUDGETS = {"cpu": (2_048, 1_024), "cuda": (65_536,)}
 ALIGNMENT = {"cpu": 1, "cuda": 8}
 # Allocators round up and fragment: this share of what is free is planned with.
 USABLE_SHARE = 0.9
+# A number and its unit.
+Factor = tuple[float, str]
 
 
 @dataclass(frozen=True)
@@ -138,7 +145,7 @@ def does_not_fit(plan: MemoryPlan, wanted: int | None) -> ConfigError:
     )
 
 
-def _term(name: str, *factors: tuple[float, str]) -> MemoryTerm:
+def _term(name: str, *factors: Factor) -> MemoryTerm:
     """A product of (number, unit) factors, shown as arithmetic."""
     product = 1.0
     for number, _ in factors:
@@ -173,24 +180,23 @@ def _shape_memory(
     length, batch, rows = shape
     lanes = (target.lanes, "lanes")
     slots = (batch * length, "slots")
-    width = (target.width, "B")
     packed = sizes.linear_parameters if _lays_out(target) and sizes.fused else 0
     terms = [
         *_fixed_terms(sizes, target, graphs, head, packed),
         _term("inputs", lanes, slots, (2, "tensors (ids, mask)"), (8, "B")),
-        _term("activations", lanes, slots, (_activations(sizes), "values"), width),
+        *_activation_terms(sizes, target, slots),
         _term("results", lanes, (batch, "rows"), (head.row_bytes, "B")),
     ]
     if sizes.masks:
-        # Where each query may look, as a type of one byte and as what is added to the scores.
-        masks = lanes, (sizes.masks, "patterns"), slots, (length, "slots"), (1 + target.width, "B")
+        # Where each query may look, a byte each; one layer's at a time is what is added to the scores.
+        masks = lanes, slots, (length, "slots"), (sizes.masks + target.width, "B")
         terms.append(_term("attention masks", *masks))
     if sizes.eager:
         scores = lanes, slots, (length, "slots"), (sizes.heads, "heads"), (3, "copies"), (4, "B")
         terms.append(_term("attention scores", *scores))
     if head.logits:
-        logits = lanes, (head.logits, "logits"), (LOGIT_COPIES, "copies"), (4, "B")
-        terms.append(_term("logits", *logits))
+        chunk = lanes, (head.logits, "logits"), (LOGIT_COPIES, "copies")
+        terms.append(_term("logits", *chunk, _holes(target, HEAP_HOLES), (4, "B")))
     if target.kind == "cpu":
         # As computed, in one piece, and sorted: on a GPU's host this is not the device's memory.
         terms.append(_term("chunk results", (rows, "rows"), (3, "copies"), (head.row_bytes, "B")))
@@ -211,9 +217,8 @@ def _decode_memory(
     packed = 0
     if _lays_out(target) and sizes.by_hand:
         packed = sizes.linear_parameters + sizes.vocabulary * sizes.hidden
-    values = _by_hand_activations(sizes) if sizes.by_hand else _activations(sizes)
-    holes = HEAP_HOLES if target.kind == "cpu" else 1.0
-    active = (prefill, "slots"), (values, "values"), (holes, "with holes")
+    values = by_hand_values(sizes) if sizes.by_hand else module_values(sizes)
+    active = (prefill, "slots"), (values, "values"), _holes(target, DECODER_HOLES)
     terms = [
         *_fixed_terms(sizes, target, graphs, head, packed),
         _term("key-value cache", lanes, (batch, "rows"), (slots, "slots"), (cached, "values"), width),
@@ -231,23 +236,17 @@ def _lays_out(target: Target) -> bool:
     return target.kind == "cpu" and target.dtype == "float32"
 
 
-def _by_hand_activations(sizes: Dimensions) -> int:
-    """Values live at once, per slot, where `LlamaLike.prefill` multiplies gate and up.
+def _activation_terms(sizes: Dimensions, target: Target, slots: Factor) -> list[MemoryTerm]:
+    """What lives between a batch's tokens and its results, of all lanes."""
+    lanes, width, holes = (target.lanes, "lanes"), (target.width, "B"), _holes(target, HEAP_HOLES)
+    if not (_lays_out(target) and sizes.fused):
+        return [_term("activations", lanes, slots, (module_values(sizes), "values"), holes, width)]
+    return [
+        _term("layer buffers", lanes, slots, (layer_buffers(sizes), "values"), width),
+        _term("activations", lanes, slots, (fused_values(sizes), "values"), holes, width),
+    ]
 
-    Two residuals; the context as attention gave it and in one piece; query, key and value as computed and
-    turned; gate and up, the activation and the product.
-    """
-    query, key_value = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
-    return 2 * sizes.hidden + 4 * query + 3 * key_value + 4 * sizes.intermediate
 
-
-def _activations(sizes: Dimensions) -> int:
-    """Values live at once, per slot.
-
-    In attention the residual, q, k, v and the context; in the feed-forward the residual, the intermediate
-    before and after its activation, and the output.
-    """
-    heads = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim
-    attention = 2 * sizes.hidden + heads + sizes.heads * sizes.head_dim
-    feed_forward = 2 * sizes.hidden + (3 if sizes.gated else 2) * sizes.intermediate
-    return max(attention, feed_forward)
+def _holes(target: Target, share: float) -> Factor:
+    """Factor of a term whose blocks come and go; a GPU's allocator keeps blocks of one size together."""
+    return (share if target.kind == "cpu" else 1.0), "with holes"

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import struct
+from itertools import accumulate
 from math import prod
+from pathlib import Path
 
 import pytest
+import tiny_encoders
 from planning import MODEL_CONFIG, MODEL_DIR, job, planned, split
 
 from staticjob.errors import ConfigError
-from staticjob.memory import MIB, USABLE_SHARE, Held, Target, fit_budget, predict
+from staticjob.memory import HEAP_HOLES, MIB, USABLE_SHARE, Held, Target, fit_budget, predict
+from staticjob.models.model_files import model_config
+from staticjob.planning.activations import fused_values, layer_buffers, module_values
 from staticjob.planning.decoding import Growth
 from staticjob.planning.dimensions import Dimensions
 from staticjob.planning.head_sizes import HeadSizes
@@ -134,6 +139,65 @@ def test_every_lane_has_activations_of_its_own() -> None:
     )
     assert four["activations"] == 4 * one["activations"]
     assert four["weights"] == one["weights"]
+
+
+def held_values(directory: Path, slots: tuple[int, int]) -> tuple[float, float]:
+    """Per slot, the values of fused layers' buffers, and the most that torch's memory profiler sees live at
+    once beside them."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    from staticjob.config import ModelConfig
+    from staticjob.engine import attention, loader, workspace
+    from staticjob.engine.fusions import fuse
+
+    kind, cpu = attention.register(model_config(directory)), torch.device("cpu")
+    model = loader.load_model(directory, ModelConfig(path=str(directory)), cpu, torch.float32, kind)
+    fuse(model)
+    ids, mask = torch.full(slots, 7), torch.ones(slots, dtype=torch.bool)
+    workspace._local.__dict__["buffers"] = {}
+    with torch.inference_mode():
+        model(ids, attention_mask=mask)
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+            model(ids, attention_mask=mask)
+    changes = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = accumulate(event.nbytes() for event in sorted(changes, key=lambda event: event.start_ns()))
+    kept = sum(buffer.numel() for buffer in workspace._local.buffers.values())
+    return kept / prod(slots), max(held) / 4 / prod(slots)
+
+
+WIDE = {"hidden_size": 128, "intermediate_size": 512}
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("bert", WIDE),
+        ("roberta", WIDE),
+        ("modernbert", WIDE),
+        ("llama", {**WIDE, "head_dim": 32}),
+        ("qwen3", {**WIDE, "head_dim": 32}),
+        ("gpt2", {"n_embd": 128}),
+    ],
+)
+def test_as_many_values_live_at_once_as_the_arithmetic_says(
+    family: str, changes: dict[str, int], tmp_path: Path
+) -> None:
+    directory = tiny_encoders.save(family, tmp_path / family, **changes)
+    sizes = Dimensions.of(model_config(directory))
+    kept, live = held_values(directory, (8, 32))
+    assert kept == (layer_buffers(sizes) if sizes.fused else 0)
+    assert live == pytest.approx(fused_values(sizes) if sizes.fused else module_values(sizes), rel=0.06)
+
+
+def test_what_comes_and_goes_leaves_holes_in_a_cpus_heap_and_none_on_a_gpu() -> None:
+    sizes = Dimensions.of(MODEL_CONFIG)
+    for device, dtype, live in (("cpu", "float32", fused_values(sizes)), ("cuda", "bfloat16", 0)):
+        target = Target(device, dtype)
+        terms = {t.name: t for t in predict(MODEL_CONFIG, target, [Held(64, 16, 0)], HEAD).shapes[0].terms}
+        expected = HEAP_HOLES * live * 4 if live else module_values(sizes) * 2
+        assert terms["activations"].bytes == 64 * 16 * expected
+        assert ("layer buffers" in terms) == (device == "cpu")
 
 
 def test_chunks_hold_fewer_rows_where_memory_has_no_room_for_more_results() -> None:

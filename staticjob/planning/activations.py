@@ -1,0 +1,43 @@
+"""Values that live between a batch's tokens and its results, per slot, from the model's sizes alone.
+
+Counted from the modules' code and held to torch's memory profiler by tests/test_memory.py.
+"""
+
+from __future__ import annotations
+
+from staticjob.planning.dimensions import Dimensions
+
+
+def layer_buffers(sizes: Dimensions) -> int:
+    """Of a fused layer (`engine/post_norm_layer.py`), kept from batch to batch: query, key and value; a
+    residual; the intermediate."""
+    query, key_value = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
+    return query + 2 * key_value + sizes.hidden + sizes.intermediate
+
+
+def fused_values(sizes: Dimensions) -> int:
+    """Live at once beside the buffers of fused layers: the embeddings of words, positions and token types,
+    and two sums of them. A layer holds less: its input, the context, and what a norm gave."""
+    return 5 * sizes.hidden
+
+
+def module_values(sizes: Dimensions) -> int:
+    """Live at once in Hugging Face's own modules: at the feed-forward's widest.
+
+    Llama-like: two residuals, the normed, what attention left; the gate's activation, up, their product.
+    BERT-like: up and its activation. ModernBERT: gate and up in one, the activation, the product. GPT-2: up
+    and three steps of its written-out activation.
+    """
+    if sizes.gated and sizes.model_type != "modernbert":
+        return 4 * sizes.hidden + 3 * sizes.intermediate
+    return 5 * sizes.hidden + (2 if sizes.fused else 4) * sizes.intermediate
+
+
+def by_hand_values(sizes: Dimensions) -> int:
+    """Live at once where `LlamaLike.prefill` multiplies gate and up.
+
+    Two residuals; the context as attention gave it and in one piece; query, key and value as computed and
+    turned; gate and up, the activation and the product.
+    """
+    query, key_value = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
+    return 2 * sizes.hidden + 4 * query + 3 * key_value + 4 * sizes.intermediate
