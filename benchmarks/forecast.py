@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,9 @@ def line(task: str) -> str:
     error = said / done["seconds"] - 1
     mark = "" if abs(error) <= WANTED else " (outside)"
     rows = sum(done["rows"].values())
-    return f"| {task} | {rows:,} | {said:.1f} s | {done['seconds']:.1f} s | {error:+.0%}{mark} |"
+    found = f"| {task} | {rows:,} | {said:.1f} s | {done['seconds']:.1f} s | {error:+.0%}{mark} |"
+    print(found, flush=True)
+    return found
 
 
 def main() -> None:
@@ -125,9 +128,8 @@ def main() -> None:
     tasks = parser.parse_args().tasks.split(",")
     head = ["| task | rows | forecast | run | error |", "| --- | --- | --- | --- | --- |"]
     table = "\n".join([*head, *map(line, tasks)])
-    print(table)
     body = (
-        f"`python benchmarks/forecast.py` on {machine()}; {versions()}. Device time, engine start included, "
+        f"`python benchmarks/forecast.py` on {machine()}; {versions()}; {date.today()}. Device time, engine start included, "
         f"as `plan --dry-run` says before the first run. Wanted: within {WANTED:.0%}.\n\n{table}"
     )
     write_section(HERE / "RESULTS.md", "Forecasts", body)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -180,7 +181,7 @@ def main() -> None:
                 print(lines[-1], flush=True)
     table = "\n".join(lines)
     body = (
-        f"`python benchmarks/memory.py` on {machine()}; {versions()}; float32, resident memory of a fresh "
+        f"`python benchmarks/memory.py` on {machine()}; {versions()}; {date.today()}; float32, resident memory of a fresh "
         f"process. Wanted: at most {WANTED[0]:.0%} above and {-WANTED[1]:.0%} below.\n\n{table}"
     )
     write_section(HERE / "RESULTS.md", "Memory", body)

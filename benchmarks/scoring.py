@@ -1,9 +1,10 @@
 """How fast are scores? This engine beside lm-evaluation-harness and sentence-transformers' CrossEncoder.
 
-    python benchmarks/scoring.py [--pairs N] [--documents N]
+    python benchmarks/scoring.py [--pairs N] [--documents N] [--rounds N]
 
-Each contender runs alone in a fresh process, has the same model, limit, dtype (float32) and cores, and
-goes from strings to scores: tokenization counts, loading and warming up do not. Results are written to
+Each contender is a process of its own, has the same model, limit, dtype (float32) and cores, and goes from
+strings to scores: tokenization counts, loading and warming up do not. Contenders take turns, round by round;
+figures are medians over the rounds, and a ratio is the median of each round's own. Results are written to
 RESULTS.md beside this file. lm-evaluation-harness is in requirements-bench.txt.
 """
 
@@ -11,114 +12,69 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
+import statistics
 import tempfile
-import time
-from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rectangles import ladder, sorted_batches
+from process import Process
 from results import machine, versions, write_section
+from scorers import HARNESS_BATCH, Columns
 from texts import GSM8K
 
 HERE = Path(__file__).resolve().parent
-LIMIT = 512
-HARNESS_BATCH = 8
-Score = Callable[[], list[float]]
+# Of every contender: its time over ours, and how far scores may be apart.
+WANTED, APART = 1.5, 1e-3
 
 
-def static(task: str, model_dir: Path, columns: dict[str, list[str]], result: str) -> Score:
-    """This engine with the ladder of the rows' own lengths."""
-    from staticjob import tasks
-    from staticjob.engine import Shape, StaticEngine
-    from staticjob.job_file import validate_job
+@dataclass(frozen=True)
+class Match:
+    """Our scorer, another's, and what both score."""
 
-    job = validate_job(
-        {
-            "name": "benchmark",
-            "task": task,
-            "model": {"path": str(model_dir), "device": "cpu"},
-            "input": {"uri": "unused", "columns": {role: role for role in columns}},
-            "output": {"uri": "unused"},
-        },
-        "benchmark",
-    )
-    encoder = tasks.module(task).encoder(job, model_dir, LIMIT)
-    fills = ladder(np.array([len(row.ids) for row in encoder.encode(columns)]), LIMIT)
-    engine = StaticEngine(model_dir, job, [Shape(fill.length, fill.batch) for fill in fills])
-    for shape in engine.shapes:
-        engine.warm_up(shape)
-
-    def score() -> list[float]:
-        rows = encoder.encode(columns)
-        out = np.empty(len(rows))
-        batches = sorted_batches(fills, [row.ids for row in rows], [row.boundary for row in rows])
-        for batch, found, _ in engine.stream(batches):
-            out[batch.rows] = found.columns[result][: len(batch.rows)]
-        return out.tolist()
-
-    return score
+    title: str
+    own: str
+    other: str
+    model: Path
+    columns: Columns
 
 
-def harness(model_dir: Path, columns: dict[str, list[str]]) -> Score:
-    """lm-evaluation-harness with its Hugging Face backend."""
-    from lm_eval.api.instance import Instance
-    from lm_eval.models.huggingface import HFLM
+@dataclass
+class Passes:
+    """What one contender did, round by round; `peak_bytes` over all of them."""
 
-    model = HFLM(
-        pretrained=str(model_dir), device="cpu", dtype="float32", batch_size=HARNESS_BATCH, max_length=LIMIT
-    )
-    pairs = zip(columns["context"], columns["continuation"], strict=True)
-    requests = [
-        Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=i) for i, pair in enumerate(pairs)
-    ]
-    return lambda: [float(score) for score, _ in model.loglikelihood(requests, disable_tqdm=True)]
+    seconds: list[float] = field(default_factory=list)
+    core_seconds: list[float] = field(default_factory=list)
+    peak_bytes: int = 0
+    scores: list[float] = field(default_factory=list)
 
-
-def cross_encoder(model_dir: Path, columns: dict[str, list[str]]) -> Score:
-    """sentence-transformers' `predict` with its own batch size and sorting."""
-    from sentence_transformers import CrossEncoder
-
-    model = CrossEncoder(str(model_dir), device="cpu", max_length=LIMIT)
-    pairs = list(zip(columns["query"], columns["document"], strict=True))
-    model.predict(pairs[:64], show_progress_bar=False)
-    return lambda: model.predict(pairs, show_progress_bar=False).tolist()
+    def add(self, answer: dict[str, Any]) -> None:
+        self.seconds.append(answer["seconds"])
+        self.core_seconds.append(answer["core_seconds"])
+        self.peak_bytes, self.scores = answer["peak_bytes"], answer["scores"]
 
 
-CONTENDERS: dict[str, Callable[[Path, dict[str, list[str]]], Score]] = {
-    "staticjob logprob": lambda model_dir, columns: static("logprob", model_dir, columns, "logprob"),
-    "staticjob rerank": lambda model_dir, columns: static("rerank", model_dir, columns, "score"),
-    "lm-evaluation-harness": harness,
-    "CrossEncoder": cross_encoder,
-}
-
-
-def run(name: str, model_dir: Path, columns: dict[str, list[str]], rounds: int) -> dict[str, Any]:
-    """One contender in a process of its own: seconds (the best round), peak bytes and scores."""
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(columns, file)
-        file.flush()
-        command = [sys.executable, __file__, "--contender", name, str(model_dir), file.name, str(rounds)]
-        answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    found: dict[str, Any] = json.loads(answer.splitlines()[-1])
-    print(f"{name}: {found['seconds']:.1f} s, {found['peak'] / 2**20:.0f} MiB", flush=True)
-    return found
-
-
-def contend(name: str, model_dir: str, columns: str, rounds: str) -> None:
-    """What a contender's process does."""
-    from staticjob.planning.device import peak_resident
-
-    score = CONTENDERS[name](Path(model_dir), json.loads(Path(columns).read_text()))
-    seconds, scores = [], []
-    for _ in range(int(rounds)):
-        began = time.perf_counter()
-        scores = score()
-        seconds.append(time.perf_counter() - began)
-    print(json.dumps({"seconds": min(seconds), "peak": peak_resident(), "scores": scores}))
+def play(match: Match, rounds: int) -> tuple[Passes, Passes]:
+    """Both contenders' passes, in turns."""
+    processes: list[Process] = []
+    passes = Passes(), Passes()
+    with tempfile.TemporaryDirectory() as scratch:
+        work = Path(scratch) / "work.json"
+        work.write_text(json.dumps({"model": str(match.model), "columns": match.columns}))
+        try:
+            for number, name in enumerate((match.own, match.other)):
+                processes.append(Process("scorers.py", name, work, Path(scratch) / f"{number}.log"))
+                print(f"  {name}: ready in {processes[-1].ready():.1f} s (not counted)", flush=True)
+            for number in range(rounds):
+                for process, done in zip(processes, passes, strict=True):
+                    done.add(process.run())
+                    print(f"  round {number + 1}: {process.name}: {done.seconds[-1]:.2f} s", flush=True)
+        finally:
+            for process in processes:
+                process.quit()
+    return passes
 
 
 def reranker(directory: Path) -> Path:
@@ -138,7 +94,7 @@ def reranker(directory: Path) -> Path:
     return directory
 
 
-def gsm8k(pairs: int) -> dict[str, list[str]]:
+def gsm8k(pairs: int) -> Columns:
     rows = [json.loads(line) for line in GSM8K.read_text(encoding="utf-8").splitlines()[:pairs]]
     return {
         "context": [f"Question: {row['question']}\nAnswer:" for row in rows],
@@ -146,7 +102,7 @@ def gsm8k(pairs: int) -> dict[str, list[str]]:
     }
 
 
-def documents(count: int) -> dict[str, list[str]]:
+def documents(count: int) -> Columns:
     """Names of the standard library as queries, docstrings as documents."""
     from staticjob.sandbox.corpus import sample_rows
 
@@ -154,50 +110,67 @@ def documents(count: int) -> dict[str, list[str]]:
     return {"query": [row.name for row in rows], "document": [row.text for row in rows]}
 
 
-def line(task: str, ours: dict[str, Any], other_name: str, other: dict[str, Any]) -> str:
-    difference = float(np.abs(np.array(ours["scores"]) - np.array(other["scores"])).max())
-    faster, smaller = other["seconds"] / ours["seconds"], ours["peak"] / other["peak"]
-    times = f"{ours['seconds']:.1f} s | {other['seconds']:.1f} s | {faster:.2f}×"
-    return f"| {task} | {other_name} | {times} | {smaller:.2f}× | {difference:.1g} |"
+def ratio(own: list[float], other: list[float]) -> float:
+    """Median of each round's own ratio."""
+    return statistics.median(b / a for a, b in zip(own, other, strict=True))
+
+
+def line(match: Match, rounds: int) -> str:
+    """The match's row of the table; what is wanted and was missed is said in it."""
+    print(match.title, flush=True)
+    own, other = play(match, rounds)
+    apart = float(np.abs(np.array(own.scores) - np.array(other.scores)).max())
+    faster = ratio(own.seconds, other.seconds)
+    cells = [
+        match.title,
+        f"`{match.other}`",
+        *(f"{statistics.median(done.seconds):.1f} s" for done in (own, other)),
+        f"**{faster:.2f}×**" + ("" if faster >= WANTED else f" (MISSED: {WANTED}×)"),
+        f"{ratio(own.core_seconds, other.core_seconds):.2f}×",
+        *(f"{done.peak_bytes / 2**20:,.0f} MiB" for done in (own, other)),
+        f"{own.peak_bytes / other.peak_bytes:.2f}×",
+        f"{apart:.1g}" + ("" if apart <= APART else f" (MISSED: {APART})"),
+    ]
+    print(f"| {' | '.join(cells)} |", flush=True)
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=200)
-    parser.add_argument("--documents", type=int, default=600)
+    parser.add_argument("--pairs", type=int, default=200, help="GSM8K answers; 0: none [200]")
+    parser.add_argument("--documents", type=int, default=600, help="docstrings to rank; 0: none [600]")
+    parser.add_argument("--rounds", type=int, default=3, help="passes of each contender [3]")
     arguments = parser.parse_args()
     from tests.real_models import smollm2
 
-    lines = []
     causal = smollm2()
     if causal is not None and GSM8K.exists() and arguments.pairs:
+        title = f"{arguments.pairs} GSM8K answers, SmolLM2-135M"
         pairs = gsm8k(arguments.pairs)
-        ours = run("staticjob logprob", causal, pairs, 1)
-        other = run("lm-evaluation-harness", causal, pairs, 1)
-        name = f"`lm_eval` HFLM, batch_size={HARNESS_BATCH}"
-        lines.append(line(f"logprob, {arguments.pairs} GSM8K answers, SmolLM2-135M", ours, name, other))
+        match = Match(title, "staticjob logprob", "lm-evaluation-harness", causal, pairs)
+        beside = f"lm-evaluation-harness: its Hugging Face backend, batch_size={HARNESS_BATCH}"
+        write("Scoring: log-probabilities", match, arguments.rounds, beside)
     if arguments.documents:
         with tempfile.TemporaryDirectory() as folder:
             model_dir, columns = reranker(Path(folder)), documents(arguments.documents)
-            ours = run("staticjob rerank", model_dir, columns, 2)
-            other = run("CrossEncoder", model_dir, columns, 2)
-        lines.append(line(f"rerank, {arguments.documents} docstrings, MiniLM", ours, "`CrossEncoder`", other))
-    table = "\n".join(
-        [
-            "| task | beside | ours | its | its time over ours | our peak over its | apart by |",
-            "| --- | --- | --- | --- | --- | --- | --- |",
-            *lines,
-        ]
-    )
-    print(table)
-    body = (
-        f"`python benchmarks/scoring.py` on {machine()}; {versions()}; strings to scores, float32.\n\n{table}"
-    )
-    write_section(HERE / "RESULTS.md", "Scoring", body)
+            title = f"{arguments.documents} docstrings, MiniLM"
+            match = Match(title, "staticjob rerank", "CrossEncoder", model_dir, columns)
+            beside = "CrossEncoder: sentence-transformers' `predict`, its own batch size"
+            write("Scoring: pairs", match, arguments.rounds, beside)
+
+
+def write(section: str, match: Match, rounds: int, beside: str) -> None:
+    """Play the match and write it down; `beside` says how the other was run."""
+    body = [
+        f"{machine()}; {versions('lm_eval')}. {date.today()}, `python benchmarks/scoring.py`.",
+        f"Strings to scores, float32; medians of {rounds} interleaved rounds. {beside}.",
+        "",
+        "| | beside | ours | its | faster | fewer core-s | our peak | its peak | peak over its | apart |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        line(match, rounds),
+    ]
+    write_section(HERE / "RESULTS.md", section, "\n".join(body))
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--contender"]:
-        contend(*sys.argv[2:])
-    else:
-        main()
+    main()
