@@ -129,8 +129,8 @@ def main() -> None:
     head = ["| task | rows | forecast | run | error |", "| --- | --- | --- | --- | --- |"]
     table = "\n".join([*head, *map(line, tasks)])
     body = (
-        f"`python benchmarks/forecast.py` on {machine()}; {versions()}; {date.today()}. Device time, engine start included, "
-        f"as `plan --dry-run` says before the first run. Wanted: within {WANTED:.0%}.\n\n{table}"
+        f"`python benchmarks/forecast.py` on {machine()}; {versions()}; {date.today()}. "
+        f"Device time, engine start included, as `plan --dry-run` says before the first run. Wanted: within {WANTED:.0%}.\n\n{table}"
     )
     write_section(HERE / "RESULTS.md", "Forecasts", body)
 
