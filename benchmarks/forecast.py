@@ -130,7 +130,8 @@ def main() -> None:
     table = "\n".join([*head, *map(line, tasks)])
     body = (
         f"`python benchmarks/forecast.py` on {machine()}; {versions()}; {date.today()}. "
-        f"Device time, engine start included, as `plan --dry-run` says before the first run. Wanted: within {WANTED:.0%}.\n\n{table}"
+        "Device time, engine start included, as `plan --dry-run` says before the first run. "
+        f"Wanted: within {WANTED:.0%}.\n\n{table}"
     )
     write_section(HERE / "RESULTS.md", "Forecasts", body)
 

@@ -182,7 +182,8 @@ def main() -> None:
     table = "\n".join(lines)
     body = (
         f"`python benchmarks/memory.py` on {machine()}; {versions()}; {date.today()}; float32, "
-        f"resident memory of a fresh process. Wanted: at most {WANTED[0]:.0%} above and {-WANTED[1]:.0%} below.\n\n{table}"
+        f"resident memory of a fresh process. Wanted: at most {WANTED[0]:.0%} above and "
+        f"{-WANTED[1]:.0%} below.\n\n{table}"
     )
     write_section(HERE / "RESULTS.md", "Memory", body)
 
