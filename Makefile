@@ -78,7 +78,7 @@ $(DEMO_STAMP): | $(BIN)/python
 	@echo "installing $(DEMO_PINS) into $(VENV) (a few minutes, once)"
 	@$(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) -c requirements.txt $$(grep '^torch==' requirements.txt)
 	@$(PIP) uv==$(UV_VERSION)
-	@$(UV) --no-deps -r requirements.txt || $(PIP) --no-deps -r requirements.txt
+	@$(UV) --no-deps -r requirements.txt -e . || $(PIP) --no-deps -r requirements.txt -e .
 	@touch $@
 
 $(DISTRIBUTED_STAMP): PINS = $(filter-out requirements.txt,$(DISTRIBUTED_PINS))

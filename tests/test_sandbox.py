@@ -17,13 +17,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from staticjob.errors import ConfigError, InfrastructureError
 from staticjob.sandbox import corpus, processes, view
 from staticjob.sandbox.airflow import AirflowSandbox
 from staticjob.sandbox.corpus import sample_rows, stdlib_rows, write_corpus
 from staticjob.sandbox.processes import MARKER, end_marked, marked
-from staticjob.sandbox.view import SinceFirst, result_table
+from staticjob.sandbox.view import SinceFirst, result_table, rows_table
 
 
 def _written(folder: Path) -> list[dict[str, Any]]:
@@ -145,6 +146,21 @@ def test_speed_counts_from_the_first_paid_slots_and_tells_the_time_left(
     assert speed.text(useful=4000, slots=5000, planned=5000) == ""
 
 
+def _shown(table: Table) -> str:
+    console = Console(width=120, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+    console.print(table)
+    return console.export_text()
+
+
+def test_rows_of_the_output_are_shown_with_long_values_cut() -> None:
+    row = {"id": 2**60, "embedding": [0.125] * 384, "status": "truncated", "reason": "r" * 50}
+    text = _shown(rows_table([row], "s3://embeddings/x/a.parquet"))
+    assert "first rows of s3://embeddings/x/a.parquet" in text
+    assert str(2**60) in text
+    assert "[0.125, 0.125, 0.125, … 384]" in text
+    assert f"{'r' * 39}…" in text
+
+
 @pytest.mark.parametrize(
     ("reused", "expected"),
     [(4, "all 4 chunks kept from an earlier run, nothing was computed again"), (1, "3 of 4 chunks computed")],
@@ -164,9 +180,7 @@ def test_the_result_says_what_was_kept_and_what_was_computed(
     status: Any = SimpleNamespace(
         commits=("c",) * 4, reused=reused, prepared=SimpleNamespace(config=SimpleNamespace(name="job"))
     )
-    console = Console(width=120, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
-    console.print(result_table(result, status, tmp_path / "report.html", 3.0))
-    text = console.export_text()
+    text = _shown(result_table(result, status, tmp_path / "report.html", 3.0))
     assert expected in text
     assert "s3://embeddings/x" in text
     assert "report.html" in text

@@ -39,14 +39,19 @@ def main() -> None:
 def up(run_dir: Path, rows: int | None, port: int) -> None:
     """Start store and Airflow, upload the demo data set, and stay up."""
     from staticjob.sandbox.demos import DATE, DOCSTRINGS
-    from staticjob.sandbox.stack import Sandbox
+    from staticjob.sandbox.stack import STARTING, Sandbox
 
     sandbox = Sandbox(run_dir, jobs=REPOSITORY / "jobs", port=port)
-    airflow = sandbox.up()
-    what = DOCSTRINGS.upload(DOCSTRINGS.input, DOCSTRINGS.rows if rows is None else rows)
+    airflow = sandbox.airflow
+    if airflow.running():
+        click.echo("running already")
+    else:
+        click.echo(STARTING)
+        sandbox.up()
+        what = DOCSTRINGS.upload(DOCSTRINGS.input, DOCSTRINGS.rows if rows is None else rows)
+        click.echo(f"Data     {what} in {DOCSTRINGS.input}: trigger the DAG docstrings with date {DATE}")
     click.echo(f"Airflow  {airflow.url}  user {USER}  password {airflow.password}")
     click.echo(f"S3       source {sandbox.run_dir / 'env.sh'}")
-    click.echo(f"Data     {what} in {DOCSTRINGS.input}: trigger the DAG docstrings with date {DATE}")
     click.echo("Stop it all with: make down")
 
 

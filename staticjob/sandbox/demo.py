@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,22 @@ from staticjob.job_file import read_job_file
 from staticjob.sandbox.airflow import REPOSITORY, USER
 from staticjob.sandbox.demos import DATE, Demo
 from staticjob.sandbox.rest import AirflowApi
-from staticjob.sandbox.stack import Sandbox, terminated_as_interrupt
-from staticjob.sandbox.view import LiveProgress, result_table
+from staticjob.sandbox.stack import STARTING, Sandbox, terminated_as_interrupt
+from staticjob.sandbox.view import LiveProgress, result_table, rows_table
 from staticjob.status import JobStatus, Read, read_object, read_status
 
 POLL_SECONDS = 1.0
 DAG_SECONDS = 60.0
 LOG_LINES = 30
+SHOWN_ROWS = 3
 
 
 def run_demo(demo: Demo, run_dir: Path, rows: int | None, port: int) -> None:
     """Do it all and stop everything. Raises InfrastructureError, with the log's end, when a task fails."""
     console = Console()
     sandbox = Sandbox(run_dir, jobs=_unscheduled_job(demo, run_dir), port=port)
-    console.print("starting the S3 store and Airflow (scheduler, API server, DAG processor, triggerer)")
+    sandbox.airflow.refuse_running()
+    console.print(STARTING, soft_wrap=True)
     with terminated_as_interrupt():
         airflow = sandbox.up()
         try:
@@ -42,7 +45,9 @@ def run_demo(demo: Demo, run_dir: Path, rows: int | None, port: int) -> None:
             _run_and_show(demo, airflow.api(), console, sandbox.run_dir / "report.html")
         finally:
             sandbox.down()
-            console.print("store and Airflow are stopped")
+            console.print(
+                "store and Airflow are stopped; make up starts them again, with this data", soft_wrap=True
+            )
 
 
 def _run_and_show(demo: Demo, api: AirflowApi, console: Console, report: Path) -> None:
@@ -57,7 +62,18 @@ def _run_and_show(demo: Demo, api: AirflowApi, console: Console, report: Path) -
     finished = api.get(f"{finish}/xcomEntries/return_value")
     result: dict[str, Any] = finished["value"]
     report.write_bytes(storage.read(result["report"]))
+    report.with_suffix(".json").write_bytes(storage.read(result["report"].removesuffix("html") + "json"))
     console.print(result_table(result, read_status(demo.output, read), report, time.monotonic() - started))
+    console.print(rows_table(*_first_rows(demo.output)))
+
+
+def _first_rows(output: str) -> tuple[list[dict[str, Any]], str]:
+    """A few rows of the first Parquet file of the output, and its URI."""
+    import pyarrow.parquet as pq
+
+    files = (o.uri for o in storage.list_objects(output) if o.uri.endswith(".parquet"))
+    uri = next(uri for uri in files if "/_staticjob/" not in uri)
+    return pq.read_table(BytesIO(storage.read(uri))).slice(0, SHOWN_ROWS).to_pylist(), uri
 
 
 def _unscheduled_job(demo: Demo, run_dir: Path) -> Path:

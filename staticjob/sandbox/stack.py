@@ -17,6 +17,9 @@ from staticjob.sandbox.store import SeaweedStore, remove_sockets
 
 BUCKETS = ("corpus", "embeddings", "models", "prompts", "answers")
 STOP_SECONDS = 4.0
+STARTING = (
+    "starting the S3 store and Airflow (scheduler, API server, DAG processor, triggerer): about a minute"
+)
 
 
 class Sandbox:
@@ -27,11 +30,14 @@ class Sandbox:
 
     def __init__(self, run_dir: Path, *, jobs: Path, port: int = 0) -> None:
         self.run_dir = run_dir.resolve()
-        self._jobs = jobs
-        self._port = port
         self._store_dir = self.run_dir / "store"
         self._store: SeaweedStore | None = None
-        self._airflow: AirflowSandbox | None = None
+        self.airflow = AirflowSandbox(
+            self.run_dir / "airflow",
+            jobs=jobs,
+            env={"STATICJOB_CACHE": str(self.run_dir / "cache")},
+            port=port,
+        )
 
     def up(self) -> AirflowSandbox:
         """Start both; this process gets the store's credentials in its environment.
@@ -39,12 +45,7 @@ class Sandbox:
         Raises ConfigError when something runs here already, InfrastructureError when a part does
         not come up; nothing is left running then.
         """
-        self._airflow = airflow = AirflowSandbox(
-            self.run_dir / "airflow",
-            jobs=self._jobs,
-            env={"STATICJOB_CACHE": str(self.run_dir / "cache")},
-            port=self._port,
-        )
+        airflow = self.airflow
         airflow.refuse_running()
         os.environ[MARKER] = str(self._store_dir)
         try:
@@ -64,11 +65,9 @@ class Sandbox:
         """End every process that was started beneath `run_dir`, in this process or another; how many."""
         airflow = str(self.run_dir / "airflow")
         running = [*marked(airflow), *marked(str(self._store_dir))]
-        if self._airflow:
-            self._airflow.stop()
+        self.airflow.stop()
         if self._store:
             self._store.stop()
-        end_marked(airflow, STOP_SECONDS)
         end_marked(str(self._store_dir), STOP_SECONDS)
         with suppress(FileNotFoundError):
             remove_sockets(json.loads((self._store_dir / "ports.json").read_text()))

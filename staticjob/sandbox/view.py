@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +16,7 @@ from staticjob.running.speed import speed
 from staticjob.status import JobStatus
 
 LINE_SECONDS = 10.0
+CELL_CHARACTERS = 40
 
 
 class LiveProgress:
@@ -33,7 +35,7 @@ class LiveProgress:
         )
         self._task = self._progress.add_task("", total=None, steps="", speed="")
         self._speed = SinceFirst()
-        self._last_line = 0.0
+        self._started, self._last_line = time.monotonic(), 0.0
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -59,7 +61,8 @@ class LiveProgress:
         elif time.monotonic() - self._last_line >= LINE_SECONDS:
             self._last_line = time.monotonic()
             rows = f"{done} of {total} rows {text}" if total is not None else ""
-            self._console.print(f"{steps}  {rows}".rstrip(), highlight=False)
+            line = f"{time.monotonic() - self._started:4.0f} s  {steps}  {rows}"
+            self._console.print(line.rstrip(), highlight=False, soft_wrap=True)
 
 
 class SinceFirst:
@@ -102,3 +105,20 @@ def result_table(result: dict[str, Any], status: JobStatus, report: Path, second
     ):
         table.add_row(name, value)
     return table
+
+
+def rows_table(rows: Sequence[Mapping[str, object]], source: str) -> Table:
+    """Rows of an output file as they are, long values cut."""
+    table = Table(title=f"first rows of {source}")
+    for name in rows[0] if rows else ():
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*map(_cell, row.values()))
+    return table
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list) and len(value) > 3:
+        return f"[{', '.join(f'{item:.3g}' for item in value[:3])}, … {len(value)}]"
+    text = "" if value is None else str(value)
+    return text if len(text) <= CELL_CHARACTERS else f"{text[: CELL_CHARACTERS - 1]}…"
