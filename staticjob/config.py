@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from staticjob.explain import nearest
+from staticjob.schedule import PRESETS, is_schedule, is_timezone
 from staticjob.tasks import TASKS
 from staticjob.uris import checked_uri, writable_uri
 
@@ -231,7 +232,9 @@ class CostConfig(Section):
 class AirflowConfig(Section):
     """How the job becomes a DAG."""
 
-    schedule: str | None = Field(default=None, description="cron expression of the data interval")
+    schedule: str | None = Field(
+        default=None, description="cron expression of the data interval, or a preset: @daily"
+    )
     timezone: str = Field(default="UTC", description="time zone of the schedule")
     start_date: dt.date = Field(default=dt.date(2026, 1, 1), description="first data interval")
     pool: str = Field(default="gpu", description="pool of the chunk tasks: slots = GPUs")
@@ -329,6 +332,22 @@ class JobConfig(Section):
             raise ValueError("rerank.group_by: a list of documents is ranked in itself; leave it out")
         if group is not None and self.input.keep != "all" and group not in self.input.keep:
             raise ValueError(f"rerank.group_by: name column {group!r} in input.keep too")
+        return self
+
+    @model_validator(mode="after")
+    def _schedule(self) -> JobConfig:
+        told = self.airflow
+        if told is None:
+            return self
+        if told.schedule is not None and not is_schedule(told.schedule):
+            raise ValueError(
+                f"airflow.schedule {told.schedule!r}: not a cron expression; give five fields, as in "
+                f"'0 2 * * *', or one of {', '.join(PRESETS)}"
+            )
+        if not is_timezone(told.timezone):
+            raise ValueError(
+                f"airflow.timezone {told.timezone!r}: no such time zone; give a name like 'Europe/Berlin'"
+            )
         return self
 
     @model_validator(mode="after")

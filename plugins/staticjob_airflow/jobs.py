@@ -6,10 +6,8 @@ import datetime as dt
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from airflow.sdk import DAG
-from croniter import croniter
 
 from staticjob.config import AirflowConfig
 from staticjob.errors import ConfigError
@@ -61,20 +59,9 @@ def _load(path: Path) -> DAG | None:
     # Some date: an unknown placeholder shows now, not at run time.
     grid = read_grid(path, SOME_DATE) if is_sweep(data) else None
     job = grid.base if grid else validate_job(data, str(path))
-    _check_schedule(job.airflow or AirflowConfig(), path)
     check_alerts(job.airflow or AirflowConfig(), str(path))
     text = path.read_text(encoding="utf-8")
     if grid:
         return sweep_dag(str(path), grid, text)
     fill_date(job, SOME_DATE, str(path))
     return job_dag(str(path), job, text)
-
-
-def _check_schedule(settings: AirflowConfig, path: Path) -> None:
-    """Airflow itself looks at these only after the file is loaded, or not at all."""
-    if settings.schedule is not None and not croniter.is_valid(settings.schedule):
-        raise ConfigError(f"{path}: airflow.schedule {settings.schedule!r}: not a cron expression")
-    try:
-        ZoneInfo(settings.timezone)
-    except (ZoneInfoNotFoundError, ValueError):
-        raise ConfigError(f"{path}: airflow.timezone {settings.timezone!r}: no such time zone") from None

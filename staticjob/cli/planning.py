@@ -29,19 +29,25 @@ def validate(job: str, overrides: tuple[str, ...], date: dt.datetime | None, as_
     """
     from staticjob.evaluation.grid import is_sweep, read_grid
     from staticjob.job_file import job_with_defaults, read_job_file
+    from staticjob.models.model_files import find_here
 
     if is_sweep(read_job_file(job)):
         grid = read_grid(job, date.date() if date else dt.date.min, overrides)
+        configs = [point.config for point in grid.points]
         dump = {"sweep": [point.settings for point in grid.points], **grid.base.model_dump(mode="json")}
         dump["metrics"] = [metric.model_dump(mode="json") for metric in grid.metrics]
     else:
         config = job_with_defaults(job, overrides=overrides, date=date.date() if date else None)
+        configs = [config]
         dump = config.model_dump(mode="json")
+    for path in {config.model.path for config in configs}:
+        find_here(path)  # refuses an installed package that lacks the directory
 
     def show() -> None:
         import yaml
 
         click.echo(yaml.safe_dump(dump, sort_keys=False, allow_unicode=True), nl=False)
+        click.echo(f"{job}: valid", err=True)
 
     console.emit(dump, as_json, show)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from staticjob.config import ModelConfig
 from staticjob.errors import ConfigError, DataError
+from staticjob.explain import nearest
 from staticjob.models import model_cache
 from staticjob.records import ModelFiles
 from staticjob.storage.pinned import PinnedObject
@@ -43,16 +44,22 @@ def resolve(model: ModelConfig) -> Path:
     path = model.path
     if path.startswith("s3://"):
         return model_cache.fetch(path, lambda name: wanted(name, model))
-    local = Path(path).expanduser()
-    if local.is_dir():
-        return local.resolve()
-    packaged = _packaged(path)
-    if packaged is not None:
-        return packaged
+    here = find_here(path)
+    if here is not None:
+        return here
     if not HUB_ID.fullmatch(path):
         raise ConfigError(f"model.path: {path!r} is neither a directory here nor inside an installed package")
     patterns = [f"*{suffix}" for suffix in sorted(_suffixes(model))]
     return model_cache.from_hub(path, model.revision, patterns, [f"{f}/*" for f in OTHER_FRAMEWORKS])
+
+
+def find_here(path: str) -> Path | None:
+    """The directory `path` names on this machine, by itself or in an installed package; None for others.
+
+    Raises ConfigError for a package that is installed without such a directory.
+    """
+    local = Path(path).expanduser()
+    return local.resolve() if local.is_dir() else _packaged(path)
 
 
 def pin(directory: Path, model: ModelConfig) -> ModelFiles:
@@ -121,7 +128,9 @@ def _packaged(path: str) -> Path | None:
     for root in roots:
         if (root / inside).is_dir():
             return (root / inside).resolve()
-    raise ConfigError(f"model.path: package {package} at {roots[0]} has no directory {inside!r}")
+    folders = sorted(path.name for path in roots[0].iterdir() if path.is_dir() and path.name[0] not in "_.")
+    hint = nearest(inside, folders) if folders else ""
+    raise ConfigError(f"model.path: package {package} at {roots[0]} has no directory {inside!r}{hint}")
 
 
 def model_config(directory: Path) -> dict[str, Any]:
