@@ -31,7 +31,7 @@ LOGIT_COPIES = 2
 # A CPU's lanes share one heap that never shrinks. glibc keeps the few bytes before an aligned block for small
 # objects, so that the next block of the same size does not fit where the last was: for what comes and goes
 # this much is held of what lives (1.4 to 2.1 measured with 2 lanes; 1.0 with glibc's thread caches off).
-HEAP_HOLES = 1.75
+HEAP_HOLES = 1.9
 # The same of a decoder's lanes, which allocate less often (measured with SmolLM2-135M, 2 lanes).
 DECODER_HOLES = 1.5
 # Nodes and kernel arguments of one captured graph, apart from the pool that all graphs share.
