@@ -22,7 +22,10 @@ from staticjob.storage.pinned import PinnedObject
 SILENT_SECONDS = 60.0
 READERS = 16
 
-State = Literal["prepared", "tokenizing", "planned", "running", "failed", "stopped", "merging", "done"]
+# overtaken: computed, and another run has claimed the output.
+State = Literal[
+    "prepared", "tokenizing", "planned", "running", "failed", "stopped", "merging", "overtaken", "done"
+]
 T = TypeVar("T")
 R = TypeVar("R", bound=Record)
 
@@ -187,7 +190,10 @@ def _state(
         return "tokenizing" if splits_done else "prepared"
     if len(commits) == len(plan.chunks):
         failed = too_many_errors(item_statuses(plan, commits), prepared.config.limits.max_error_rate)
-        return "failed" if failed else "merging"
+        if failed:
+            return "failed"
+        held = claim.holder(output)
+        return "overtaken" if held and held.fingerprint != prepared.fingerprint else "merging"
     if any(p.state == "running" and alive(p) for p in progress):
         return "running"
     if any(p.state == "failed" for p in progress):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import airflow_home  # noqa: F401  (first: Airflow reads its settings at import)
@@ -56,13 +58,21 @@ def server() -> Iterator[TestClient]:
 def made(server: TestClient, tmp_path_factory: pytest.TempPathFactory) -> Fabricated:
     """Finished, by a run of the DAG `made`; `other` has a run that prepared nothing; `foreign` is no job."""
     made = fabricate(tmp_path_factory.mktemp("job"))
-    storage.put(made.output.report_html, b"<h1>report</h1>")
-    storage.put(made.output.manifest, b"{}")
-    claim.take(made.output.uri, made.prepared.fingerprint)
+    _publish(made)
     _add_run("made", work=made.work.uri)
     _add_run("other", state="running")
     _add_run("foreign", tag="else", work=made.work.uri)
     return made
+
+
+def _publish(made: Fabricated) -> bytes:
+    """What `finish` leaves beside the output, as far as the page looks; returns the manifest."""
+    fingerprint = made.prepared.fingerprint
+    claim.take(made.output.uri, fingerprint)
+    manifest = json.dumps({"fingerprint": fingerprint, "finished": f"{NIGHT:%F}"}).encode()
+    storage.put(made.output.manifest, manifest)
+    storage.put(made.output.report_html, b"<h1>report</h1>")
+    return manifest
 
 
 def _add_run(dag_id: str, *, state: str = "success", tag: str = "staticjob", work: str | None = None) -> None:
@@ -92,9 +102,7 @@ def apart(
 ) -> Fabricated:
     """A job in the real store, which the API server's own credentials do not open, but a connection does."""
     apart = fabricate(s3.uri)
-    storage.put(apart.output.report_html, b"<h1>report</h1>")
-    storage.put(apart.output.manifest, b"{}")
-    claim.take(apart.output.uri, apart.prepared.fingerprint)
+    _publish(apart)
     monkeypatch.setenv("AIRFLOW_CONN_NIGHTLY", connection(s3_server.env()))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "own")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
@@ -197,7 +205,8 @@ def test_pages_allow_no_inline_script_and_a_report_runs_nothing(server: TestClie
     assert report.text == "<h1>report</h1>"
     assert report.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
     manifest = server.get("/staticjob/manifest", params=_query("made"), headers=_as("viewer"))
-    assert (manifest.json(), manifest.headers["x-content-type-options"]) == ({}, "nosniff")
+    assert manifest.json()["fingerprint"] == made.prepared.fingerprint
+    assert manifest.headers["x-content-type-options"] == "nosniff"
 
 
 def test_a_missing_report_is_said_to_be_missing(server: TestClient, made: Fabricated) -> None:
@@ -205,6 +214,32 @@ def test_a_missing_report_is_said_to_be_missing(server: TestClient, made: Fabric
     answer = server.get("/staticjob/manifest", params=_query("made"), headers=_as("viewer"))
     assert answer.status_code == 404
     assert "_manifest.json" in answer.json()["detail"]
+
+
+def test_a_run_whose_output_was_published_over_shows_no_other_runs_report(
+    server: TestClient, tmp_path: Path
+) -> None:
+    first = fabricate(tmp_path)
+    _publish(first)
+    second = fabricate(tmp_path, fingerprint="e" * 64, scale=2)
+    _publish(second)
+    _add_run("first", work=first.work.uri)
+    _add_run("second", work=second.work.uri)
+    line = (
+        "This output was published again by the run with fingerprint eeeeeeeeeeeeeeee, finished 2026-01-31; "
+        "its report is not this run's."
+    )
+    for page in ("report", "manifest"):
+        answer = server.get(f"/staticjob/{page}", params=_query("first"), headers=_as("viewer"))
+        assert (answer.status_code, answer.json()) == (404, {"detail": line})
+        assert server.get(f"/staticjob/{page}", params=_query("second"), headers=_as("viewer")).is_success
+    shown = server.get("/staticjob/api/run", params=_query("first"), headers=_as("viewer")).json()
+    assert (shown["message"], shown["job"]["info"]["state"]) == (line, "overtaken")
+    shown = server.get("/staticjob/api/run", params=_query("second"), headers=_as("viewer")).json()
+    assert shown["message"] == ""
+    claim.take(first.output.uri, first.prepared.fingerprint)
+    answer = server.get("/staticjob/report", params=_query("first"), headers=_as("viewer"))
+    assert answer.json()["detail"].startswith("This run has published nothing yet: what stands at")
 
 
 def test_a_job_is_read_by_the_connection_of_its_dag(server: TestClient, apart: Fabricated) -> None:
@@ -218,7 +253,7 @@ def test_a_job_is_read_by_the_connection_of_its_dag(server: TestClient, apart: F
     assert {answer.status_code for answer in pages.values()} == {200}
     assert pages["api/run"].json()["job"]["totals"]["chunks"] == len(apart.plan.chunks)
     assert pages["report"].text == "<h1>report</h1>"
-    assert pages["manifest"].json() == {}
+    assert pages["manifest"].json()["fingerprint"] == apart.prepared.fingerprint
     lines = server.get("/staticjob/api/jobs", headers=_as("viewer")).json()["jobs"]
     assert [line["rows_done"] for line in lines if line["run"]["dag_id"] == "apart"] == [
         sum(chunk.rows for chunk in apart.plan.chunks)
@@ -236,9 +271,9 @@ def test_a_connection_that_the_api_server_does_not_have_is_named(
 
 
 def test_the_page_cannot_write_even_where_its_connection_may(apart: Fabricated, s3: Bucket) -> None:
-    before = s3.keys()
+    before, manifest = s3.keys(), s3.get("out/_manifest.json")
     with Stores().reading("nightly"):
-        assert storage.read(apart.output.manifest) == b"{}"
+        assert storage.read(apart.output.manifest) == manifest
         for write in (
             lambda: storage.put(apart.output.manifest, b"changed"),
             lambda: storage.put_if_absent(f"{s3.uri}/new", b"new"),
@@ -246,7 +281,7 @@ def test_the_page_cannot_write_even_where_its_connection_may(apart: Fabricated, 
         ):
             with pytest.raises(ConfigError, match="only read"):
                 write()
-    assert (s3.keys(), s3.get("out/_manifest.json")) == (before, b"{}")
+    assert (s3.keys(), s3.get("out/_manifest.json")) == (before, manifest)
 
 
 def test_airflow_finds_the_tab_and_the_entry_in_the_navigation(server: TestClient) -> None:

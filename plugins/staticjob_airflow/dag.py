@@ -47,7 +47,8 @@ OVERRIDES = Param(
     type="array",
     items={"type": "string", "pattern": "^[^=]+=.*$"},
     title="Overrides",
-    description="One key=value a line, as with --set, for this run only; for example limits.max_length=256.",
+    description="One key=value a line, as with --set, for this run only; for example limits.max_length=256. "
+    "What this run publishes replaces the output of its date.",
 )
 
 

@@ -19,6 +19,7 @@ from staticjob_airflow.page.document import JobLine, Overview, RunPage, Trend
 from staticjob_airflow.page.rights import LoggedIn, ReadableRun, RunKey, readable_dags
 from staticjob_airflow.page.runs import Run, find_run, job_dags, newest_runs
 from staticjob_airflow.page.snapshots import Snapshots
+from staticjob_airflow.page.standing import of_another_run
 from staticjob_airflow.page.trend import trend
 from staticjob_airflow.stores import Stores
 
@@ -82,11 +83,12 @@ def make_app() -> FastAPI:
         try:
             with stores.reading(found.aws_conn_id):
                 status = _status(found, snapshots)
+                message = of_another_run(status) if status and found.info.final else ""
         except StaticJobError as error:
             return RunPage(run=found.info, message=str(error), job=None)
         if status is None:
             return RunPage(run=found.info, message=_without_job(found), job=None)
-        return RunPage(run=found.info, message="", job=job_page(status))
+        return RunPage(run=found.info, message=message, job=job_page(status))
 
     @app.get("/api/trend")
     def run_trend(key: ReadableRun) -> Trend:
@@ -99,7 +101,7 @@ def make_app() -> FastAPI:
     def report(key: ReadableRun) -> Response:
         found = _found(key)
         with stores.reading(found.aws_conn_id):
-            uri = sweep_html(found.sweep) if found.sweep else _output(found, snapshots).report_html
+            uri = sweep_html(found.sweep) if found.sweep else _published(found, snapshots).report_html
             data = storage.read(uri)
         return Response(data, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
 
@@ -107,7 +109,7 @@ def make_app() -> FastAPI:
     def manifest(key: ReadableRun) -> Response:
         found = _found(key)
         with stores.reading(found.aws_conn_id):
-            data = storage.read(_output(found, snapshots).manifest)
+            data = storage.read(_published(found, snapshots).manifest)
         return Response(data, media_type="application/json")
 
     return app
@@ -137,10 +139,13 @@ def _status(run: Run, snapshots: Snapshots) -> JobStatus | None:
     return None if run.work is None else snapshots.get(run.work, run.aws_conn_id, latest=run.info.final)
 
 
-def _output(run: Run, snapshots: Snapshots) -> Output:
+def _published(run: Run, snapshots: Snapshots) -> Output:
+    """Where the run's report and manifest lie; 404 where those that lie there are another run's."""
     status = _status(run, snapshots)
     if status is None:
         raise HTTPException(404, NOT_PREPARED)
+    if other := of_another_run(status):
+        raise HTTPException(404, other)
     return Output(status.prepared.config.output.uri)
 
 

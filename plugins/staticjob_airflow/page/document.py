@@ -160,7 +160,7 @@ class JobPage(Part):
 
 
 class RunPage(Part):
-    """The document of a run. Where there is no job to show, `message` says why."""
+    """The document of a run. message: why there is no job to show, or what is not as its numbers suggest."""
 
     run: RunInfo
     message: str
