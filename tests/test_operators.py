@@ -218,6 +218,14 @@ def test_prepare_returns_the_splits_and_pushes_addresses_only(stub: Stub) -> Non
     ]  # fmt: skip
 
 
+def test_prepare_pushes_why_it_failed_for_the_run_page(stub: Stub) -> None:
+    stub.does({"error": "input.uri s3://b/in: no data there", "exit_code": 2}, code=2)
+    context = _context()
+    with pytest.raises(AirflowFailException):
+        PrepareOperator(task_id="prepare", job="/jobs/a.yaml").execute(context)
+    assert context["ti"].xcoms == {"failure": "staticjob prepare: input.uri s3://b/in: no data there"}
+
+
 def test_an_unknown_key_of_the_runs_conf_is_refused_with_the_nearest_one(stub: Stub) -> None:
     context = _context({"dat": "2026-01-31"})
     with pytest.raises(AirflowFailException, match="unknown key 'dat'; did you mean 'date'"):

@@ -17,6 +17,7 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.models.dag import DagModel, DagTag
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
+from airflow.models.pool import Pool
 from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
@@ -88,10 +89,23 @@ def _add_run(dag_id: str, *, state: str = "success", tag: str = "staticjob", wor
             _push(session, run, "prepare", "work", work)
 
 
-def _serialize(dag_id: str, made: Fabricated, aws_conn_id: str) -> None:
-    """The DAG of a job file with this connection, as Airflow keeps what it has parsed."""
+def _add_later_run(dag_id: str, run_id: str, tasks: dict[str, str], failure: str | None = None) -> None:
+    """A failed run after the DAG's first, with these states of its tasks; `prepare` has pushed no work."""
+    with create_session() as session:
+        run = DagRun(dag_id=dag_id, run_id=run_id, run_type="manual", state="failed", run_after=NIGHT)
+        session.add(run)
+        session.flush()
+        for task_id, state in tasks.items():
+            _add_task(session, run, task_id, state)
+        if failure is not None:
+            place = {"dag_id": dag_id, "run_id": run_id, "task_id": "prepare", "map_index": -1}
+            session.add(XComModel(dag_run_id=run.id, **place, key="failure", value=failure))
+
+
+def _serialize(dag_id: str, made: Fabricated, **airflow: str) -> None:
+    """The DAG of a job file with these settings, as Airflow keeps what it has parsed."""
     job = made.prepared.config.model_dump(mode="json", exclude={"airflow"})
-    file = {**job, "name": dag_id, "airflow": {"aws_conn_id": aws_conn_id}}
+    file = {**job, "name": dag_id, "airflow": airflow}
     dag = job_dag("job.yaml", validate_job(file, "job.yaml"), "")
     SerializedDagModel.write_dag(LazyDeserializedDAG.from_dag(dag), bundle_name="bundle")
 
@@ -111,10 +125,15 @@ def apart(
 
 
 def _push(session: Any, run: DagRun, task_id: str, key: str, value: Any) -> None:
-    place = {"dag_id": run.dag_id, "run_id": run.run_id, "task_id": task_id, "map_index": -1}
-    session.execute(insert(TaskInstance).values(**place, id=uuid.uuid4(), state="success", pool="p"))
+    place = _add_task(session, run, task_id, "success")
     session.add(XComModel(dag_run_id=run.id, **place, key=key, value=value))
     session.flush()
+
+
+def _add_task(session: Any, run: DagRun, task_id: str, state: str) -> dict[str, Any]:
+    place = {"dag_id": run.dag_id, "run_id": run.run_id, "task_id": task_id, "map_index": -1}
+    session.execute(insert(TaskInstance).values(**place, id=uuid.uuid4(), state=state, pool="p"))
+    return place
 
 
 def _as(role: str | None) -> dict[str, str]:
@@ -177,7 +196,7 @@ def test_a_reader_is_told_of_the_run_and_its_job(server: TestClient, made: Fabri
 def test_a_run_that_has_prepared_nothing_says_so(server: TestClient, made: Fabricated) -> None:
     answer = server.get("/staticjob/api/run", params=_query("other"), headers=_as("viewer")).json()
     assert answer["job"] is None
-    assert "prepare has not succeeded" in answer["message"]
+    assert "prepare has not succeeded" in answer["notice"]["text"]
     assert not answer["run"]["final"]
 
 
@@ -234,18 +253,70 @@ def test_a_run_whose_output_was_published_over_shows_no_other_runs_report(
         assert (answer.status_code, answer.json()) == (404, {"detail": line})
         assert server.get(f"/staticjob/{page}", params=_query("second"), headers=_as("viewer")).is_success
     shown = server.get("/staticjob/api/run", params=_query("first"), headers=_as("viewer")).json()
-    assert (shown["message"], shown["job"]["info"]["state"]) == (line, "overtaken")
+    assert (shown["notice"]["text"], shown["job"]["info"]["state"]) == (line, "overtaken")
     shown = server.get("/staticjob/api/run", params=_query("second"), headers=_as("viewer")).json()
-    assert shown["message"] == ""
+    assert shown["notice"] is None
     claim.take(first.output.uri, first.prepared.fingerprint)
     answer = server.get("/staticjob/report", params=_query("first"), headers=_as("viewer"))
     assert answer.json()["detail"].startswith("This run has published nothing yet: what stands at")
 
 
+def _line(server: TestClient, dag_id: str) -> Any:
+    lines = server.get("/staticjob/api/jobs", headers=_as("viewer")).json()["jobs"]
+    (line,) = [line for line in lines if line["run"]["dag_id"] == dag_id]
+    return line
+
+
+def _notice(server: TestClient, dag_id: str, run_id: str) -> Any:
+    query = {"dag_id": dag_id, "run_id": run_id}
+    return server.get("/staticjob/api/run", params=query, headers=_as("viewer")).json()["notice"]
+
+
+def test_a_run_that_cannot_prepare_says_why_and_does_not_hide_the_numbers_of_the_run_before(
+    server: TestClient, made: Fabricated
+) -> None:
+    _add_run("nights", work=made.work.uri)
+    before = _line(server, "nights")
+    assert (before["facts_of"], before["notice"]) == (None, None)
+    why = "staticjob prepare: limits.max_lenght: unknown key"
+    _add_later_run("nights", "bad", {"prepare": "failed"}, why)
+    line = _line(server, "nights")
+    assert (line["run"]["run_id"], line["run"]["state"], line["facts_of"]["run_id"]) == ("bad", "failed", RUN)
+    numbers = ("rows", "rows_done", "useful_share", "cost", "trend")
+    assert [line[name] for name in numbers] == [before[name] for name in numbers]
+    told = {"text": f"prepare failed: {why}", "log_of": "prepare"}
+    assert line["notice"] == _notice(server, "nights", "bad") == told
+    _add_later_run("nights", "killed", {"prepare": "failed"})
+    assert _notice(server, "nights", "killed")["log_of"] == "prepare"
+
+
+def test_a_run_that_was_skipped_for_its_missing_input_says_so(server: TestClient, made: Fabricated) -> None:
+    _add_run("gaps", work=made.work.uri)
+    _add_later_run("gaps", "none", {"prepare": "success", "finish": "skipped"})
+    line = _line(server, "gaps")
+    assert line["notice"] == _notice(server, "gaps", "none")
+    assert line["notice"]["text"].startswith("Input missing: skipped")
+    assert line["rows"] is not None
+
+
+def test_a_run_that_waits_for_a_pool_that_does_not_exist_says_which(
+    server: TestClient, made: Fabricated
+) -> None:
+    _add_run("pooled", state="running", work=made.work.uri)
+    _serialize("pooled", made, pool="gpuu")
+    notice = _notice(server, "pooled", RUN)
+    assert "Pool 'gpuu' does not exist" in notice["text"]
+    assert "airflow pools set gpuu" in notice["text"]
+    assert _line(server, "pooled")["notice"] == notice
+    with create_session() as session:
+        session.add(Pool(pool="gpuu", slots=1, include_deferred=False))
+    assert _notice(server, "pooled", RUN) is None
+
+
 def test_a_job_is_read_by_the_connection_of_its_dag(server: TestClient, apart: Fabricated) -> None:
     _add_run("apart", work=apart.work.uri)
     assert server.get("/staticjob/manifest", params=_query("apart"), headers=_as("viewer")).status_code == 502
-    _serialize("apart", apart, "nightly")
+    _serialize("apart", apart, aws_conn_id="nightly")
     pages = {
         page: server.get(f"/staticjob/{page}", params=_query("apart"), headers=_as("viewer"))
         for page in RUN_PAGES
@@ -264,10 +335,10 @@ def test_a_connection_that_the_api_server_does_not_have_is_named(
     server: TestClient, apart: Fabricated
 ) -> None:
     _add_run("lost", work=apart.work.uri)
-    _serialize("lost", apart, "nowhere")
+    _serialize("lost", apart, aws_conn_id="nowhere")
     answer = server.get("/staticjob/api/run", params=_query("lost"), headers=_as("viewer")).json()
     assert answer["job"] is None
-    assert "airflow.aws_conn_id nowhere, as seen from here" in answer["message"]
+    assert "airflow.aws_conn_id nowhere, as seen from here" in answer["notice"]["text"]
 
 
 def test_the_page_cannot_write_even_where_its_connection_may(apart: Fabricated, s3: Bucket) -> None:

@@ -5,5 +5,7 @@ PREPARE = "prepare"
 CHUNK = "chunk"
 FINISH = "finish"
 FINISH_POINT = "finish_point"
+# What `prepare` pushes when it fails: why.
+FAILURE = "failure"
 # Where the API server mounts the page, beneath Airflow's own address.
 MOUNT = "staticjob"

@@ -6,18 +6,24 @@ import datetime as dt
 import difflib
 import json
 import tempfile
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowFailException, DownstreamTasksSkipped, TaskDeferralTimeout
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    DownstreamTasksSkipped,
+    TaskDeferralTimeout,
+)
 
 from staticjob_airflow.adhoc import job_from_form
 from staticjob_airflow.base import StaticJobOperator
 from staticjob_airflow.command import Outcome
 from staticjob_airflow.dates import date_of_run
+from staticjob_airflow.names import FAILURE
 
 OVERRIDES = "set"
 LOOK_SECONDS = 60.0  # between two looks at a missing input
@@ -25,6 +31,8 @@ LOOK_SECONDS = 60.0  # between two looks at a missing input
 
 class PrepareOperator(StaticJobOperator):
     """`staticjob prepare`: returns the names of the splits; pushes the URIs `work` and `output`.
+
+    When it fails it pushes the reason instead, for the run page.
 
     job: path of the job file; None takes the job from the run's form (see `adhoc.py`).
     timezone: of the schedule; decides which day a run belongs to.
@@ -51,7 +59,8 @@ class PrepareOperator(StaticJobOperator):
         self.wait_hours = wait_hours
 
     def execute(self, context: Context) -> list[Any]:
-        return self._prepare(context, dt.datetime.now(dt.UTC) + dt.timedelta(hours=self.wait_hours))
+        with _reason_pushed(context):
+            return self._prepare(context, dt.datetime.now(dt.UTC) + dt.timedelta(hours=self.wait_hours))
 
     def after_wait(self, context: Context, event: dict[str, Any], until: str) -> list[Any]:
         """Goes on when something lies at the input; until: ISO 8601, the latest moment to wait for."""
@@ -60,10 +69,11 @@ class PrepareOperator(StaticJobOperator):
     def resume_execution(
         self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
     ) -> list[Any]:
-        try:
-            return list(super().resume_execution(next_method, next_kwargs, context))
-        except TaskDeferralTimeout:
-            raise self._waited_in_vain() from None
+        with _reason_pushed(context):
+            try:
+                return list(super().resume_execution(next_method, next_kwargs, context))
+            except TaskDeferralTimeout:
+                raise self._waited_in_vain() from None
 
     def _prepare(self, context: Context, until: dt.datetime) -> list[Any]:
         params: Mapping[str, Any] = context["params"]
@@ -114,6 +124,18 @@ class PrepareOperator(StaticJobOperator):
             f"input.uri: still no data there after {self.wait_hours:g} hours (airflow.wait_hours); clear "
             "this task to wait again"
         )
+
+
+@contextmanager
+def _reason_pushed(context: Context) -> Iterator[None]:
+    """Leave why the block failed as an XCom; Airflow removes it when the task is tried again."""
+    try:
+        yield
+    except DownstreamTasksSkipped:
+        raise
+    except AirflowException as error:
+        context["ti"].xcom_push(FAILURE, str(error))
+        raise
 
 
 def missing_input(outcome: Outcome) -> str | None:

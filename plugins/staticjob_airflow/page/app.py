@@ -13,9 +13,11 @@ from staticjob import storage
 from staticjob.errors import InfrastructureError, StaticJobError
 from staticjob.layout import Output, sweep_html
 from staticjob.planning import history
-from staticjob.status import JobStatus
 from staticjob_airflow.page.data import job_page
-from staticjob_airflow.page.document import JobLine, Overview, RunPage, Trend
+from staticjob_airflow.page.document import Notice, Overview, RunPage, Trend
+from staticjob_airflow.page.facts import status_of, trend_of
+from staticjob_airflow.page.overview import job_line
+from staticjob_airflow.page.reasons import waiting_for_pool, without_job
 from staticjob_airflow.page.rights import LoggedIn, ReadableRun, RunKey, readable_dags
 from staticjob_airflow.page.runs import Run, find_run, job_dags, newest_runs
 from staticjob_airflow.page.snapshots import Snapshots
@@ -28,7 +30,6 @@ STATIC = {path.name: path for path in Path(__file__).with_name("static").iterdir
 STATIC["report.css"] = Path(history.__file__).parents[1] / "report" / "page.css"
 TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".html": "text/html"}
 READERS = 8
-NOT_PREPARED = "Nothing is known of this job yet: the task prepare has not succeeded."
 
 # No inline script or style, nothing from elsewhere, and only Airflow may frame it.
 POLICY = (
@@ -75,27 +76,28 @@ def make_app() -> FastAPI:
     def jobs(user: LoggedIn) -> Overview:
         runs = newest_runs(readable_dags(job_dags(), user))
         with ThreadPoolExecutor(READERS) as pool:
-            return Overview(jobs=tuple(pool.map(lambda run: _line(run, snapshots, stores), runs)))
+            return Overview(jobs=tuple(pool.map(lambda run: job_line(run, snapshots, stores), runs)))
 
     @app.get("/api/run")
     def run(key: ReadableRun) -> RunPage:
         found = _found(key)
         try:
             with stores.reading(found.aws_conn_id):
-                status = _status(found, snapshots)
-                message = of_another_run(status) if status and found.info.final else ""
+                status = status_of(found, snapshots)
+                other = of_another_run(status) if status and found.info.final else ""
         except StaticJobError as error:
-            return RunPage(run=found.info, message=str(error), job=None)
+            return RunPage(run=found.info, notice=Notice(text=str(error)), job=None)
         if status is None:
-            return RunPage(run=found.info, message=_without_job(found), job=None)
-        return RunPage(run=found.info, message=message, job=job_page(status))
+            return RunPage(run=found.info, notice=waiting_for_pool(found) or without_job(found), job=None)
+        notice = Notice(text=other) if other else waiting_for_pool(found)
+        return RunPage(run=found.info, notice=notice, job=job_page(status))
 
     @app.get("/api/trend")
     def run_trend(key: ReadableRun) -> Trend:
         found = _found(key)
         with stores.reading(found.aws_conn_id):
-            status = _status(found, snapshots)
-            return trend(None) if status is None else _trend(status)
+            status = status_of(found, snapshots)
+            return trend(None) if status is None else trend_of(status)
 
     @app.get("/report")
     def report(key: ReadableRun) -> Response:
@@ -127,63 +129,11 @@ def _found(key: RunKey) -> Run:
     return run
 
 
-def _without_job(run: Run) -> str:
-    """What to say of a run that is not of one job, or not yet."""
-    if run.sweep is None:
-        return NOT_PREPARED
-    return f"A sweep: its points lie beneath {run.sweep}, and once all are done its report is their table."
-
-
-def _status(run: Run, snapshots: Snapshots) -> JobStatus | None:
-    """The job of a run; None before it is prepared."""
-    return None if run.work is None else snapshots.get(run.work, run.aws_conn_id, latest=run.info.final)
-
-
 def _published(run: Run, snapshots: Snapshots) -> Output:
     """Where the run's report and manifest lie; 404 where those that lie there are another run's."""
-    status = _status(run, snapshots)
+    status = status_of(run, snapshots)
     if status is None:
-        raise HTTPException(404, NOT_PREPARED)
+        raise HTTPException(404, without_job(run).text)
     if other := of_another_run(status):
         raise HTTPException(404, other)
     return Output(status.prepared.config.output.uri)
-
-
-def _trend(status: JobStatus) -> Trend:
-    output = status.prepared.config.output
-    past = history.read(output.history_uri) if output.history_uri else None
-    return trend(past, (status.prepared.fingerprint, output.uri))
-
-
-def _line(run: Run, snapshots: Snapshots, stores: Stores) -> JobLine:
-    """A job's line of the overview; what cannot be read is said in it and spoils no other line."""
-    try:
-        with stores.reading(run.aws_conn_id):
-            status = _status(run, snapshots)
-            if status is None:
-                return _empty_line(run, _without_job(run))
-            past = _trend(status)
-    except StaticJobError as error:
-        return _empty_line(run, str(error))
-    page = job_page(status)
-    return JobLine(
-        run=run.info,
-        message="",
-        rows_done=page.totals.rows_done if page.totals else None,
-        rows=page.totals.rows if page.totals else None,
-        useful_share=page.totals.useful_share if page.totals else None,
-        cost=page.money.cost if page.money else None,
-        trend=past,
-    )
-
-
-def _empty_line(run: Run, message: str) -> JobLine:
-    return JobLine(
-        run=run.info,
-        message=message,
-        rows_done=None,
-        rows=None,
-        useful_share=None,
-        cost=None,
-        trend=trend(None),
-    )

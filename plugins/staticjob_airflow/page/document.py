@@ -159,11 +159,18 @@ class JobPage(Part):
     trouble: tuple[str, ...]
 
 
+class Notice(Part):
+    """A line of text; `log_of` is the task whose log says more."""
+
+    text: str
+    log_of: str | None = None
+
+
 class RunPage(Part):
-    """The document of a run. message: why there is no job to show, or what is not as its numbers suggest."""
+    """The document of a run. notice: why there is no job to show, or what its numbers do not say."""
 
     run: RunInfo
-    message: str
+    notice: Notice | None
     job: JobPage | None
 
 
@@ -200,7 +207,8 @@ class JobLine(Part):
     """One line of the overview: a DAG, its newest run, and the trend of its job."""
 
     run: RunInfo
-    message: str
+    notice: Notice | None
+    facts_of: RunInfo | None = Field(description="the earlier run whose numbers follow; None: its own")
     rows_done: int | None
     rows: int | None
     useful_share: float | None

@@ -8,17 +8,21 @@ from dataclasses import dataclass
 from airflow.models.dag import DagModel, DagTag
 from airflow.models.dagbag import CachedDBDagBag
 from airflow.models.dagrun import DagRun
+from airflow.models.pool import Pool
+from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from staticjob_airflow.names import PREPARE, TAG
+from staticjob_airflow.names import FAILURE, FINISH, PREPARE, TAG
 from staticjob_airflow.page.document import RunInfo
 from staticjob_airflow.page.rights import RunKey
 
 FINAL_STATES = ("success", "failed")
 KEPT_DAGS = 256
+# How many earlier runs may be read to find one whose numbers can be shown.
+EARLIER_RUNS = 3
 
 _dags = CachedDBDagBag(load_op_links=False, cache_size=KEPT_DAGS, cache_ttl=0, stats_prefix="staticjob_page")
 
@@ -29,12 +33,20 @@ class Run:
 
     sweep: output folder of a run that is a sweep; such a run has many jobs, and no `work`.
     aws_conn_id: connection to the store, None for the credentials of whoever reads.
+    prepare, finish: states of these tasks. failure: why `prepare` failed, where it could still say so.
+    missing_pools: pools that its tasks name and that do not exist; looked for until the run is over.
+    number: Airflow's own, larger for later runs.
     """
 
     info: RunInfo
     work: str | None
     sweep: str | None = None
     aws_conn_id: str | None = None
+    prepare: str | None = None
+    finish: str | None = None
+    failure: str | None = None
+    missing_pools: tuple[str, ...] = ()
+    number: int = 0
 
 
 def find_run(key: RunKey) -> Run | None:
@@ -68,6 +80,20 @@ def newest_runs(dag_ids: list[str]) -> list[Run]:
         return [_run(session, run) for run in runs]
 
 
+def prepared_before(run: Run) -> list[Run]:
+    """The newest runs of the same DAG before this one that prepared a job, newest first."""
+    with create_session() as session:
+        earlier = session.scalars(
+            select(DagRun)
+            .join(XComModel, XComModel.dag_run_id == DagRun.id)
+            .where(XComModel.task_id == PREPARE, XComModel.key == "work")
+            .where(DagRun.dag_id == run.info.dag_id, DagRun.id < run.number)
+            .order_by(DagRun.id.desc())
+            .limit(EARLIER_RUNS)
+        )
+        return [_run(session, found) for found in earlier]
+
+
 def _run(session: Session, run: DagRun) -> Run:
     def pushed(key: str) -> str | None:
         """What prepare told the steps that follow."""
@@ -84,14 +110,37 @@ def _run(session: Session, run: DagRun) -> Run:
         ended=_time(run.end_date),
         final=state in FINAL_STATES,
     )
-    sweep = pushed("output") if pushed("sweep") else None
-    return Run(info, pushed("work"), sweep=sweep, aws_conn_id=_connection(session, run))
-
-
-def _connection(session: Session, run: DagRun) -> str | None:
-    """The connection of the run's tasks: of its DAG as it was parsed, never of what a task has pushed."""
+    # As it was parsed: the connection of the run's tasks is never what a task has pushed.
     dag = _dags.get_dag_for_run(run, session)
-    return getattr(dag.get_task(PREPARE), "aws_conn_id", None) if dag else None
+    states = _states(session, run)
+    return Run(
+        info,
+        pushed("work"),
+        sweep=pushed("output") if pushed("sweep") else None,
+        aws_conn_id=getattr(dag.get_task(PREPARE), "aws_conn_id", None) if dag else None,
+        prepare=states.get(PREPARE),
+        finish=states.get(FINISH),
+        failure=pushed(FAILURE),
+        missing_pools=_missing_pools(session, {task.pool for task in dag.tasks})
+        if dag and not info.final
+        else (),
+        number=run.id,
+    )
+
+
+def _states(session: Session, run: DagRun) -> dict[str, str]:
+    """States of the run's first and last task, where they have one."""
+    query = select(TaskInstance.task_id, TaskInstance.state).where(
+        TaskInstance.dag_id == run.dag_id,
+        TaskInstance.run_id == run.run_id,
+        TaskInstance.task_id.in_((PREPARE, FINISH)),
+    )
+    return {task: str(state) for task, state in session.execute(query) if state is not None}
+
+
+def _missing_pools(session: Session, named: set[str]) -> tuple[str, ...]:
+    known = set(session.scalars(select(Pool.pool).where(Pool.pool.in_(named))))
+    return tuple(sorted(named - known))
 
 
 def _time(moment: dt.datetime | None) -> str | None:

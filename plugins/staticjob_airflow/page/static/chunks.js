@@ -50,7 +50,7 @@ function line(chunk) {
     { text: whole(chunk.rows), class: "n" },
     { text: duration(chunk.seconds), class: "n" },
     chunk.worker,
-    chunk.map_index === null ? "" : { text: `log [${chunk.map_index}]`, href: logUrl("chunk", chunk.map_index) },
+    chunk.map_index === null ? "" : { text: `log [${chunk.map_index}]`, href: `${logUrl("chunk")}/mapped/${chunk.map_index}` },
   ];
 }
 

@@ -9,10 +9,9 @@ export function runUrl(page, dag = dagId, run = runId) {
   return `${page}?${new URLSearchParams({ dag_id: dag, run_id: run })}`;
 }
 
-// The log of a mapped task in Airflow's own pages, which lie one level above this app.
-export function logUrl(task, mapIndex) {
-  const [dag, run] = [dagId, runId].map(encodeURIComponent);
-  return `../dags/${dag}/runs/${run}/tasks/${task}/mapped/${mapIndex}`;
+// The log of a task in Airflow's own pages, which lie one level above this app.
+export function logUrl(task, dag = dagId, run = runId) {
+  return `../dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}/tasks/${task}`;
 }
 
 // The frame may open no window and replace no page, but Airflow's page around it is of the same

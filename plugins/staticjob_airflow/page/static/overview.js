@@ -1,7 +1,7 @@
 // The overview: every job whose runs the user may read, with its newest run.
 
 import { fillTable, find, setHidden, setText } from "./dom.js";
-import { runUrl } from "./links.js";
+import { logUrl, runUrl } from "./links.js";
 import { spark } from "./pictures.js";
 import { poll } from "./poll.js";
 import { count, money, percent, time, whole } from "./units.js";
@@ -16,7 +16,7 @@ function show({ jobs }) {
   return jobs.every((job) => job.run.final);
 }
 
-function line({ run, message, rows_done: done, rows, useful_share: share, cost }) {
+function line({ run, notice, facts_of: facts, rows_done: done, rows, useful_share: share, cost }) {
   return [
     { text: run.dag_id, href: runUrl("run", run.dag_id, run.run_id), header: true },
     time(run.started),
@@ -25,8 +25,15 @@ function line({ run, message, rows_done: done, rows, useful_share: share, cost }
     { text: percent(share), class: "n" },
     { text: money(cost), class: "n" },
     "",
-    message,
+    note(run, notice, facts),
   ];
+}
+
+// Why the newest run has no numbers, a link to the log that says more, and whose numbers stand there then.
+function note(run, notice, facts) {
+  const whose = facts ? `Numbers of the run of ${time(facts.started)}.` : "";
+  const text = [notice?.text, whose].filter(Boolean).join(" ");
+  return notice?.log_of ? { text, href: logUrl(notice.log_of, run.dag_id, run.run_id) } : text;
 }
 
 function picture({ run, trend }) {

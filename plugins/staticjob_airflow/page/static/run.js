@@ -2,7 +2,7 @@
 
 import { showChunks } from "./chunks.js";
 import { element, fillTable, find, setHidden, setText } from "./dom.js";
-import { dagId, runId, runUrl } from "./links.js";
+import { dagId, logUrl, runId, runUrl } from "./links.js";
 import { bar, curve, ladder } from "./pictures.js";
 import { fetchJson, poll } from "./poll.js";
 import { showTrend } from "./trend.js";
@@ -11,12 +11,12 @@ import { count, duration, money, percent, size, time, whole } from "./units.js";
 let spoken = "";
 let trendOf = "";
 
-function show({ run, message, job }) {
+function show({ run, notice: said, job }) {
   setText(find("eyebrow"), `Static batch · DAG ${run.dag_id} · run ${run.run_id}`);
   const state = find("state");
   setText(state, run.state);
   state.className = `pill ${run.state}`;
-  notice(message);
+  notice(said?.text ?? "", said?.log_of);
   setHidden(find("job"), !job?.totals);
   if (job) showJob(run, job);
   else setText(find("name"), run.dag_id);
@@ -151,9 +151,12 @@ function askTrend(run, job) {
   fetchJson(runUrl("api/trend")).then(showTrend, () => {});
 }
 
-function notice(text) {
+// A line above all numbers; task: the one whose log says more.
+function notice(text, task) {
   setHidden(find("message"), !text);
-  setText(find("message"), text);
+  setText(find("message-text"), text);
+  setHidden(find("message-log"), !task);
+  if (task) find("message-log").href = logUrl(task);
 }
 
 find("report").href = runUrl("report");
