@@ -372,6 +372,7 @@ def test_a_run_that_succeeds_is_noted_and_a_persons_note_is_kept(server: TestCli
         "useful_share": 0.923,
         "seconds": 58.1,
         "cost": 0.04,
+        "reused": False,
     }
     _add_run("noted")
     with create_session() as session:
@@ -384,6 +385,7 @@ def test_a_run_that_succeeds_is_noted_and_a_persons_note_is_kept(server: TestCli
         run.note = "looked at by Ann"
         note.on_dag_run_success(run, "")
         assert run.note == "looked at by Ann"
+    assert note.summary({**result, "reused": True}).endswith("58.1 s on the device, $0.04 by an earlier run")
 
 
 def test_links_lead_from_a_task_to_the_page_of_its_run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from staticjob_airflow.page.document import RunInfo
 from staticjob_airflow.page.rights import RunKey, readable_run
 from staticjob_airflow.page.runs import Run
 from test_page_data import progress
+from test_units import AMOUNTS, COUNTS
 
 from staticjob import storage
 from staticjob.generating.outcome import Curve, Outcome, VllmWork
@@ -150,6 +152,27 @@ def test_a_chunk_that_generates_is_drawn_with_its_handover(served: Served, brows
         "8 × 64: 8 rows, half of them ended by step 2, 2 handed to vLLM"
     )
     assert (_count(browser, "#curves polyline"), _count(browser, "#curves line")) == (1, 1)
+
+
+def test_the_page_spells_numbers_as_the_report_does(served: Served, browser: Browser) -> None:
+    _open(served, browser, "units")
+    spell = "return import('./static/units.js').then(units => arguments[1].map(units[arguments[0]]))"
+    assert browser.script(spell, "count", list(COUNTS)) == list(COUNTS.values())
+    assert browser.script(spell, "money", list(AMOUNTS)) == list(AMOUNTS.values())
+
+
+def test_the_tiles_show_every_row_and_whose_second_a_speed_is_of(served: Served, browser: Browser) -> None:
+    _open(served, browser, "tiles")
+    tiles = _text(browser, "#tiles")
+    assert re.search(r"[\d,]+ of 8,000\s+rows computed", tiles)
+    assert "useful tokens per wall second" in tiles
+    assert "by earlier runs" not in tiles
+    storage.put(served.made.work.started, b'{"started": "2026-02-01T00:00:00+00:00"}')
+    _open(served, browser, "tiles")
+    browser.until(
+        "return document.querySelector('#tiles').innerText.includes('a part of it by earlier runs')"
+    )
+    storage.delete([served.made.work.started])
 
 
 def test_every_picture_and_table_has_a_name_and_every_control_a_label(

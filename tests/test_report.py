@@ -90,6 +90,24 @@ def test_the_speed_of_a_shape_is_its_work_over_its_time_split_into_useful_and_pa
         assert rung.seconds == pytest.approx(0.1 * rung.batches)
 
 
+def test_a_shape_faster_than_the_ceiling_fills_its_bar_and_the_page_says_why() -> None:
+    def html(ceiling: float) -> str:
+        most = CEILINGS.model_copy(update={"flops": ceiling, "bytes_per_second": 1e15})
+        plan = planned(SPLITS, CONFIG, rates=RATES.model_copy(update={"ceilings": most}))
+        made = report(plan, [commit(chunk, seconds=0.1 * chunk.batches) for chunk in plan.chunks])
+        return render_html(made)
+
+    def widest(page: str) -> float:
+        bars = re.findall(r'aria-label="FLOP/s of rung.*?</svg>', page, re.DOTALL)
+        return max(sum(float(width) for width in re.findall(r' width="([\d.]+)"', bar)) for bar in bars)
+
+    busy, idle = html(1.0), html(1e15)
+    assert widest(busy) == pytest.approx(1000, abs=0.1)
+    assert widest(idle) < 1000
+    assert "above the measured ceiling: that was measured while the machine was busy" in busy
+    assert "above the measured ceiling" not in idle
+
+
 def test_batches_kept_from_an_earlier_try_do_not_make_a_shape_look_faster() -> None:
     plan = planned([split(0, [[8] * 512])], job(batching={"token_budget": 64, "ladder": [8]}))
     made = report(plan, [commit(chunk, seconds=0.1 * (chunk.batches - 4), kept=4) for chunk in plan.chunks])

@@ -162,11 +162,19 @@ def test_rows_of_the_output_are_shown_with_long_values_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reused", "expected"),
-    [(4, "all 4 chunks kept from an earlier run, nothing was computed again"), (1, "3 of 4 chunks computed")],
+    ("reused", "expected", "compute"),
+    [
+        (
+            4,
+            "all 4 chunks kept from an earlier run, nothing was computed again",
+            "1.0 s, $0.10, by earlier runs",
+        ),
+        (1, "3 of 4 chunks computed", "1.0 s, $0.10, a part of it by earlier runs"),
+        (0, "4 of 4 chunks computed", "1.0 s, $0.10 "),
+    ],
 )
 def test_the_result_says_what_was_kept_and_what_was_computed(
-    tmp_path: Path, reused: int, expected: str
+    tmp_path: Path, reused: int, expected: str, compute: str
 ) -> None:
     result = {
         "rows": 9,
@@ -174,7 +182,7 @@ def test_the_result_says_what_was_kept_and_what_was_computed(
         "useful_share": 0.9,
         "ledger": {"slots": 1234},
         "seconds": 1.0,
-        "cost": None,
+        "cost": 0.1,
         "output": "s3://embeddings/x",
     }
     status: Any = SimpleNamespace(
@@ -182,6 +190,7 @@ def test_the_result_says_what_was_kept_and_what_was_computed(
     )
     text = _shown(result_table(result, status, tmp_path / "report.html", 3.0))
     assert expected in text
+    assert compute in text
     assert "s3://embeddings/x" in text
     assert "report.html" in text
     assert "9 (8 ok, 1 empty)" in text

@@ -33,7 +33,10 @@ def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
 
 
 def summary(result: dict[str, Any]) -> str:
-    """`240 rows (238 ok, 2 empty), 92.3% useful, 58.1 s on the device, $0.04`, of what `finish` printed."""
+    """`240 rows (238 ok, 2 empty), 92.3% useful, 58.1 s on the device, $0.04`, of what `finish` printed.
+
+    Of an output that stood before, time and cost are those of the run that made it: `by an earlier run`.
+    """
     from staticjob.terminal.units import duration, money, plural
 
     statuses = ", ".join(f"{rows:,} {status}" for status, rows in result["statuses"].items())
@@ -44,4 +47,6 @@ def summary(result: dict[str, Any]) -> str:
     ]
     if result["cost"] is not None:
         parts.append(money(result["cost"]))
+    if result["reused"]:
+        parts[-1] += " by an earlier run"
     return ", ".join(parts)

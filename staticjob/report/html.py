@@ -43,6 +43,7 @@ def render_html(report: Report) -> str:
         compare_bar=compare_bar,
         longest=max((rung.seconds or rung.predicted_seconds or 0 for rung in report.rungs), default=0),
         flops_scale=_flops_scale(report),
+        above_ceiling=_above_ceiling(report),
         draw=draw,
         steps=max((len(rung.curve.active) for rung in report.texts.rungs), default=0) if report.texts else 0,
     )
@@ -87,18 +88,27 @@ def order_bars(report: Report) -> list[tuple[str, str, int, list[Piece]]]:
 def _flops_scale(report: Report) -> float:
     """FLOP/s of a full bar: the device's ceiling, or the best shape where it is unknown."""
     best = max((rung.flops or 0 for rung in report.rungs), default=0)
-    return max(best, report.ceilings.flops if report.ceilings else 0)
+    return report.ceilings.flops if report.ceilings else best
+
+
+def _above_ceiling(report: Report) -> bool:
+    """Whether a shape ran faster than the device's ceiling is said to be."""
+    most = report.ceilings
+    return most is not None and any(
+        (rung.flops or 0) > most.flops or (rung.bytes_per_second or 0) > most.bytes_per_second
+        for rung in report.rungs
+    )
 
 
 def flops_bar(rung: RungReport, scale: float) -> list[Piece]:
-    """Achieved FLOP/s: the useful share, then what padding and dummies took."""
+    """Achieved FLOP/s: the useful share, then what padding and dummies took; at most a full bar."""
     useful, total = rung.useful_flops or 0.0, rung.flops or 0.0
     return stack(
         [
             ("useful", useful, f"useful: {count(useful)}FLOP/s"),
             ("padding", total - useful, f"padding and dummies: {count(total - useful)}FLOP/s"),
         ],
-        scale,
+        max(scale, total),
     )
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from staticjob.running.speed import speed
 from staticjob.status import JobStatus
+from staticjob.terminal.units import money
 
 LINE_SECONDS = 10.0
 CELL_CHARACTERS = 40
@@ -92,13 +93,14 @@ def result_table(result: dict[str, Any], status: JobStatus, report: Path, second
         work = f"resumed: all {total} chunks kept from an earlier run, nothing was computed again"
     else:
         work = f"{computed} of {total} chunks computed, {status.reused} kept from an earlier run"
+    whose = "" if not status.reused else ", a part of it by earlier runs" if computed else ", by earlier runs"
     statuses = ", ".join(f"{count} {name}" for name, count in result["statuses"].items())
-    cost = "no price in the job file" if result["cost"] is None else f"${result['cost']:.4f}"
+    cost = "no price in the job file" if result["cost"] is None else money(result["cost"])
     for name, value in (
         ("rows", f"{result['rows']} ({statuses})"),
         ("chunks", work),
         ("useful", f"{result['useful_share']:.1%} of {result['ledger']['slots']:,} slots"),
-        ("compute", f"{result['seconds']:.1f} s, {cost}"),
+        ("compute", f"{result['seconds']:.1f} s, {cost}{whose}"),
         ("wall clock", f"{seconds:.0f} s from trigger to end"),
         ("output", result["output"]),
         ("report", str(report)),

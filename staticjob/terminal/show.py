@@ -115,7 +115,7 @@ def _forecast(plan: Plan) -> Table:
     table.add_row("chunks", f"{len(plan.chunks):,} in {tasks[0]}, then {tasks[1]}")
     table.add_row("device time", duration(forecast.seconds))
     if forecast.seconds:
-        table.add_row("useful tokens/s", count(plan.ledger.useful / forecast.seconds))
+        table.add_row("useful tokens per device second", count(plan.ledger.useful / forecast.seconds))
     table.add_row("cost", money(forecast.cost))
     table.add_row("per million useful tokens", money(forecast.cost_per_million_useful_tokens))
     table.add_row("basis", forecast.basis)

@@ -17,14 +17,15 @@ def size(number: float | None) -> str:
 
 
 def count(number: float | None) -> str:
-    """A count or rate in decimal units with three digits: `6.53 k`, `1.20 M`, `45`."""
+    """A count or rate, in full up to six digits: `45`, `3.14`, `6,530`, then in decimal units: `1.2 M`."""
     if number is None:
         return UNKNOWN
-    for unit in ("", " k", " M", " G"):
-        if abs(number) < 999.5:
-            return f"{number:.3g}{unit}"
-        number /= 1000
-    return f"{number:.3g} T"
+    if abs(number) < 999_999.5:
+        return f"{number:.3g}" if abs(number) < 999.5 else f"{number:,.0f}"
+    for unit, step in (("M", 1e6), ("G", 1e9)):
+        if abs(number) < 999.5 * step:
+            return f"{number / step:.3g} {unit}"
+    return f"{number / 1e12:.3g} T"
 
 
 def duration(seconds: float | None) -> str:
@@ -40,10 +41,10 @@ def duration(seconds: float | None) -> str:
 
 
 def money(amount: float | None) -> str:
-    """Dollars with at least two significant digits: `$0.034`, `$12.50`."""
+    """Dollars to the cent, below ten cents with two significant digits: `$0.034`, `$0.10`, `$12.50`."""
     if amount is None:
         return UNKNOWN
-    if amount == 0 or amount >= 1:
+    if amount == 0 or amount >= 0.0995:
         return f"${amount:,.2f}"
     return f"${amount:.2g}" if amount >= 1e-4 else f"${amount:.1e}"
 

@@ -39,11 +39,11 @@ function note(run, notice, facts) {
 function picture({ run, trend }) {
   const points = trend.runs.map((past) => ({
     value: past.tokens_per_second,
-    title: `${time(past.finished)}: ${count(past.tokens_per_second)} tokens/s`,
+    title: `${time(past.finished)}: ${count(past.tokens_per_second)} tokens per device second`,
     shown: past.shown,
     changed: past.changes.length > 0,
   }));
-  return spark(points, `Tokens per second of the last runs of ${run.dag_id}, newest ${count(points.at(-1).value)}`);
+  return spark(points, `Useful tokens per device second of the last runs of ${run.dag_id}, newest ${count(points.at(-1).value)}`);
 }
 
 poll("api/jobs", show, (error) => {

@@ -71,21 +71,27 @@ function say(label, totals, state) {
 function showTiles(run, { totals, speed, money: paid }) {
   const tiles = [
     [percent(totals.slots ? totals.slots_done / totals.slots : 1), "of the slots done"],
-    [`${count(totals.rows_done)} of ${count(totals.rows)}`, "rows computed"],
-    [count(speed?.rows_per_second), "rows per second"],
-    [count(speed?.tokens_per_second), "useful tokens per second"],
+    [`${whole(totals.rows_done)} of ${whole(totals.rows)}`, "rows computed"],
+    [count(speed?.rows_per_second), "rows per wall second"],
+    [count(speed?.tokens_per_second), "useful tokens per wall second, all workers together"],
     speed?.seconds_left != null && !run.final
       ? [duration(speed.seconds_left), "left, by the slots still to come"]
-      : [duration(paid.seconds), "device time"],
+      : [duration(paid.seconds), `device time${byEarlierRuns(totals)}`],
     [percent(totals.useful_share), `useful so far; ${percent(totals.planned_share)} planned`],
   ];
   if (paid.gpu_hour !== null) {
-    tiles.push([money(paid.cost), `so far, at ${money(paid.gpu_hour)} per device hour`]);
+    tiles.push([money(paid.cost), `so far, at ${money(paid.gpu_hour)} per device hour${byEarlierRuns(totals)}`]);
     tiles.push([money(paid.per_million), "per million useful tokens"]);
   }
   find("tiles").replaceChildren(
     ...tiles.map(([value, name]) => element("div", {}, element("b", {}, value), element("span", {}, name))),
   );
+}
+
+// Time and cost are those of all chunks, whichever run computed them.
+function byEarlierRuns({ reused, chunks }) {
+  if (!reused) return "";
+  return reused === chunks ? ", all of it by earlier runs" : ", a part of it by earlier runs";
 }
 
 function rungLine(rung) {

@@ -21,9 +21,12 @@ export const size = known((bytes) =>
   scaled(bytes, 1024, [" B", " KiB", " MiB", " GiB", " TiB"], (value, unit) => value.toFixed(unit ? 1 : 0)),
 );
 
-export const count = known((value) =>
-  scaled(value, 1000, ["", " k", " M", " G", " T"], (part) => String(Number(part.toPrecision(3)))),
-);
+const threeDigits = (part) => String(Number(part.toPrecision(3)));
+
+export const count = known((value) => {
+  if (Math.abs(value) >= 999999.5) return scaled(value / 1e6, 1000, [" M", " G", " T"], threeDigits);
+  return Math.abs(value) >= 999.5 ? whole(Math.round(value)) : threeDigits(value);
+});
 
 export const duration = known((seconds) => {
   if (seconds < 60) return `${seconds.toFixed(seconds < 1 ? 2 : 1)} s`;
@@ -33,7 +36,7 @@ export const duration = known((seconds) => {
 });
 
 export const money = known((amount) => {
-  if (amount === 0 || amount >= 1) return `$${amount.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+  if (amount === 0 || amount >= 0.0995) return `$${amount.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
   return amount >= 1e-4 ? `$${Number(amount.toPrecision(2))}` : `$${amount.toExponential(1)}`;
 });
 
