@@ -134,7 +134,8 @@ def _reason_pushed(context: Context) -> Iterator[None]:
     except DownstreamTasksSkipped:
         raise
     except AirflowException as error:
-        context["ti"].xcom_push(FAILURE, str(error))
+        with suppress(Exception):  # how the task ends must not hang on what only the page needs
+            context["ti"].xcom_push(FAILURE, str(error))
         raise
 
 
