@@ -17,6 +17,7 @@ from browser import CHROMIUM, DRIVER, MISSING, Browser
 from fabricate import Fabricated, fabricate
 from fastapi import FastAPI, Request
 from staticjob_airflow.page import app as page
+from staticjob_airflow.page import overview
 from staticjob_airflow.page.document import RunInfo
 from staticjob_airflow.page.rights import RunKey, readable_run
 from staticjob_airflow.page.runs import Run
@@ -88,9 +89,19 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     served = Served(made, f"http://127.0.0.1:{port}/staticjob/run?dag_id=d&run_id=", "running", [])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page, "find_run", served.find_run)
+        patch.setattr(page, "job_dags", list)
+        patch.setattr(page, "readable_dags", lambda dags, user: dags)
+        patch.setattr(page, "newest_runs", lambda dags: [_unprepared()])
+        patch.setattr(overview, "prepared_before", lambda run: [served.find_run(RunKey("d", "before"))])
         yield served
     server.should_exit = True
     thread.join()
+
+
+def _unprepared() -> Run:
+    """The newest run of the overview's only job."""
+    info = RunInfo(dag_id="d", run_id="bad", state="failed", started=None, ended=None, final=True)
+    return Run(info, None, prepare="failed", failure=EVIL)
 
 
 def _as_asked(request: Request) -> RunKey:
@@ -173,6 +184,22 @@ def test_the_tiles_show_every_row_and_whose_second_a_speed_is_of(served: Served,
         "return document.querySelector('#tiles').innerText.includes('a part of it by earlier runs')"
     )
     storage.delete([served.made.work.started])
+
+
+def test_the_overview_says_why_the_newest_run_failed_beside_the_numbers_of_the_one_before(
+    served: Served, browser: Browser
+) -> None:
+    browser.open(served.url.partition("run?")[0])
+    browser.until("return document.querySelector('#jobs td') !== null")
+    line = _text(browser, "#jobs tbody tr")
+    assert "failed" in line
+    assert "of 8,000" in line
+    assert f"prepare failed: {EVIL} Numbers of the run of" in line
+    assert (
+        browser.script("return document.querySelector('#jobs td a').pathname")
+        == "/dags/d/runs/bad/tasks/prepare"
+    )
+    assert _count(browser, "img") == 0
 
 
 def test_every_picture_and_table_has_a_name_and_every_control_a_label(
