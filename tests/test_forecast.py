@@ -22,6 +22,17 @@ def test_a_slot_costs_what_lies_between_the_measured_shapes(length: int, microse
     assert seconds_per_slot(RATES, length) == pytest.approx(microseconds * 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("ladder", "said"),
+    [([64, 512], ""), ([32, 128, 640], ", extrapolated from lengths of 64 to 512 to 32, 640")],
+)
+def test_the_basis_says_which_lengths_are_extrapolated(ladder: list[int], said: str) -> None:
+    rows = [[length] * 50 for length in ladder]
+    config = job(batching={"token_budget": 4096, "ladder": ladder})
+    plan = planned([split(0, rows)], config, rates=RATES, max_length=1024)
+    assert f"({RATES.source}){said}; " in plan.forecast.basis
+
+
 def test_one_measured_shape_stands_for_all_lengths() -> None:
     rates = RATES.model_copy(update={"shapes": RATES.shapes[:1]})
     assert seconds_per_slot(rates, 8) == seconds_per_slot(rates, 4096) == pytest.approx(100e-6)

@@ -36,6 +36,32 @@ def test_a_run_that_computed_nothing_keeps_what_the_same_model_measured(tmp_path
     assert [r.output for r in found.runs] == ["monday", "tuesday"]
 
 
+def test_lengths_that_a_run_did_not_run_keep_what_an_earlier_run_measured(tmp_path: Path) -> None:
+    def rates(source: str, device: str = "cpu", **seconds: float) -> Rates:
+        shapes = tuple(ShapeRate(length=int(k[1:]), batch=8, seconds=s) for k, s in seconds.items())
+        return RATES.model_copy(update={"source": source, "shapes": shapes, "device": device})
+
+    uri = str(tmp_path / "history.json")
+    seen = []
+    for made in (
+        rates("run a", l512=8.0, l64=0.5),
+        rates("run b", l64=0.7, l8=0.1),
+        rates("run c", l8=0.2),
+        rates("run d", "cuda", l8=0.01),
+    ):
+        history.append(uri, run(made.source), "model a", made, None)
+        found = history.read(uri)
+        assert found
+        assert found.rates
+        seen.append((found.rates.source, {shape.length: shape.seconds for shape in found.rates.shapes}))
+    assert seen == [
+        ("run a", {512: 8.0, 64: 0.5}),
+        ("run b, 1 of them in earlier runs", {512: 8.0, 64: 0.7, 8: 0.1}),
+        ("run c, 2 of them in earlier runs", {512: 8.0, 64: 0.7, 8: 0.2}),
+        ("run d", {8: 0.01}),
+    ]
+
+
 def test_what_another_model_measured_is_not_taken_for_the_new_ones(tmp_path: Path) -> None:
     uri = str(tmp_path / "history.json")
     history.append(uri, run("monday"), "model a", RATES, 2**30, TEXTS)

@@ -94,7 +94,8 @@ def forecast(
     useful = sum(chunk.ledger.useful for chunk in chunks)
     cost = None if gpu_hour is None else seconds / 3600 * gpu_hour
     basis = (
-        f"{plural(len(rates.shapes), 'shape')} measured on {rates.device} in {rates.dtype} ({rates.source}); "
+        f"{plural(len(rates.shapes), 'shape')} measured on {rates.device} in {rates.dtype} ({rates.source})"
+        f"{_extrapolated(rates, sorted(set(length_of.values())))}; "
         f"{compute:,.1f} s compute, {plural(len(packs), 'start')} of {rates.start_seconds:.1f} s, "
         f"{plural(warm_ups, 'warm-up')} of {rates.rung_seconds:.2f} s, "
         f"{plural(len(chunks), 'commit')} of {COMMIT_SECONDS:.1f} s"
@@ -105,3 +106,13 @@ def forecast(
         cost_per_million_useful_tokens=cost / useful * 1e6 if cost is not None and useful else None,
         basis=basis,
     )
+
+
+def _extrapolated(rates: Rates, lengths: Sequence[int]) -> str:
+    """Which of the plan's lengths lie outside those that were measured; '' where none does."""
+    measured = [shape.length for shape in rates.shapes]
+    outside = [length for length in lengths if not min(measured) <= length <= max(measured)]
+    if not outside:
+        return ""
+    span = f"{min(measured)} to {max(measured)}" if min(measured) < max(measured) else f"{measured[0]}"
+    return f", extrapolated from lengths of {span} to {', '.join(map(str, outside))}"

@@ -14,6 +14,7 @@ from staticjob.config import JobConfig
 from staticjob.errors import DataError
 from staticjob.generating.curve_history import Earlier
 from staticjob.ledger import Ledger
+from staticjob.planning.rates import with_earlier
 from staticjob.record import Record
 from staticjob.records import Commit, Manifest, Plan, Prepared, Rates
 
@@ -131,7 +132,8 @@ def append(
 ) -> None:
     """Add a finished run, replacing an earlier record of the same fingerprint and output.
 
-    What a run did not measure stays as an earlier one of the same model measured it.
+    What a run did not measure, lengths it did not run included, stays as an earlier one of the same
+    model measured it.
     The last writer wins: two runs that finish at once may lose one line of history, no result.
     """
     old = read(uri)
@@ -139,11 +141,12 @@ def append(
         r for r in (old.runs if old else ()) if (r.fingerprint, r.output) != (run.fingerprint, run.output)
     ]
     same = old if old and old.model_digest == model_digest else None
+    known = same.rates if same else None
     storage.put_json(
         uri,
         History(
             model_digest=model_digest,
-            rates=rates or (same.rates if same else None),
+            rates=with_earlier(rates, known) if rates else known,
             device_memory=device_memory or (old.device_memory if old else None),
             runs=(*runs, run)[-KEPT_RUNS:],
             generation=generation or (same.generation if same else None),

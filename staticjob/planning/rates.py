@@ -48,6 +48,19 @@ def measured_rates(plan: Plan, commits: Sequence[Commit], source: str) -> Rates 
     )
 
 
+def with_earlier(new: Rates, old: Rates | None) -> Rates:
+    """`new` with the shapes of `old` whose lengths were not measured now, if device and type are the same."""
+    if old is None or (old.device, old.dtype) != (new.device, new.dtype):
+        return new
+    measured = {shape.length for shape in new.shapes}
+    kept = [shape for shape in old.shapes if shape.length not in measured]
+    if not kept:
+        return new
+    shapes = sorted((*new.shapes, *kept), key=lambda shape: (shape.length, shape.batch), reverse=True)
+    source = f"{new.source}, {len(kept)} of them in earlier runs"
+    return new.model_copy(update={"shapes": tuple(shapes), "source": source})
+
+
 def _batches(commits: Sequence[Commit]) -> int:
     """Batches whose time was measured."""
     return sum(commit.batches - commit.kept_batches for commit in commits)
