@@ -137,9 +137,15 @@ class RowError(Record):
     """One row that could not be answered with a result, for people to read."""
 
     file: str
-    row: int
+    row: int = Field(description="row index in the file, from 0")
+    line: int | None = Field(default=None, description="line in the file, from 1, where it has lines")
     status: Status
     reason: str
+
+    @property
+    def at(self) -> str:
+        """The one number that finds the row: `line 9` of a text file, `row 3` of a table."""
+        return f"row {self.row}" if self.line is None else f"line {self.line}"
 
 
 class SplitStats(Record):

@@ -22,6 +22,7 @@ from staticjob.records import (
     NO_LIST,
     ROW_DTYPE,
     FileSlice,
+    InputFile,
     Prepared,
     RowError,
     SliceStats,
@@ -132,7 +133,7 @@ def _tokenize_slice(
         if config.lists:
             counts = [NO_LIST if o.items is None else len(o.items) for o in outcomes]
             state.items.append(np.array(counts, ITEMS_DTYPE))
-        items += _record(file.path, piece.file, batch.first_row, outcomes, state)
+        items += _record(file, batch, outcomes, state)
         rows += batch.rows
     return SliceStats(
         file=piece.file,
@@ -143,16 +144,16 @@ def _tokenize_slice(
     )
 
 
-def _record(path: str, file: int, first_row: int, outcomes: list[Encoded], state: _SplitState) -> int:
+def _record(file: InputFile, batch: dataset.RowBatch, outcomes: list[Encoded], state: _SplitState) -> int:
     """Send what is runnable to the part, the others to the answered rows; returns how many items it was."""
     items = [
-        (first_row + i, number, item)
+        (batch.first_row + i, number, item)
         for i, outcome in enumerate(outcomes)
         for number, item in enumerate(outcome.items or (outcome,))
     ]
     runnable = [(row, number, o) for row, number, o in items if o.ids]
     records = np.zeros(len(runnable), dtype=ROW_DTYPE)
-    records["file"] = file
+    records["file"] = file.index
     records["row"] = [row for row, _, _ in runnable]
     records["item"] = [number for _, number, _ in runnable]
     records["length"] = [len(o.ids) for _, _, o in runnable]
@@ -165,10 +166,14 @@ def _record(path: str, file: int, first_row: int, outcomes: list[Encoded], state
     state.count_arrival(records["length"])
     state.statuses.update(o.status for _, _, o in items)
     others = [(row, number, o) for row, number, o in items if not o.ids]
-    state.answer([(file, row, number, o.status.value, o.reason) for row, number, o in others])
-    for row, _, outcome in others:
-        if outcome.status is Status.ERROR and len(state.first_errors) < FIRST_ERRORS:
-            state.first_errors.append(
-                RowError(file=path, row=row, status=outcome.status, reason=outcome.reason)
-            )
+    answered = []
+    # People look a row in error up in the input; its line is what an editor shows.
+    lines = {row: batch.line_of(row) for row, _, o in others if o.status is Status.ERROR}
+    for row, number, o in others:
+        reason = f"line {lines[row]}: {o.reason}" if lines.get(row) else o.reason
+        answered.append((file.index, row, number, o.status.value, reason))
+        if o.status is Status.ERROR and len(state.first_errors) < FIRST_ERRORS:
+            error = RowError(file=file.path, row=row, line=lines[row], status=o.status, reason=o.reason)
+            state.first_errors.append(error)
+    state.answer(answered)
     return len(items)

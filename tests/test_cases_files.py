@@ -180,19 +180,19 @@ def test_f7_six_lines_give_six_outcomes_in_order(tmp_path: Path) -> None:
     texts = [value for batch in batches for value in dataset.text_values(batch.table["text"], file.path)]
     assert texts == ["first", "x\ufffd", "\U0001f44d", None, long, "last"]
     assert {row: why for batch in batches for row, why in batch.errors.items()} == {
-        3: "line 4: not UTF-8 (byte 0xff at offset 10)"
+        3: "not UTF-8 (byte 0xff at offset 10)"
     }
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b"{", "line 3: input data was truncated"),
-        (b"[1]", "line 3: not a JSON object"),
-        (b'{"text": 5}', "line 3: 'text' is not text"),
-        (b'{"text": {"a": 1}}', "line 3: 'text' is not text"),
-        (b'{"text": "a"} x', "line 3: JSON is malformed: trailing"),
-        (b'{"text": ' + b"[" * 5000 + b"]" * 5000 + b"}", "line 3: nested too deeply"),
+        (b"{", "input data was truncated"),
+        (b"[1]", "not a JSON object"),
+        (b'{"text": 5}', "'text' is not text"),
+        (b'{"text": {"a": 1}}', "'text' is not text"),
+        (b'{"text": "a"} x', "JSON is malformed: trailing"),
+        (b'{"text": ' + b"[" * 5000 + b"]" * 5000 + b"}", "nested too deeply"),
     ],
 )
 def test_a_bad_line_is_a_row_error_with_its_line_number(tmp_path: Path, line: bytes, why: str) -> None:
@@ -202,6 +202,7 @@ def test_a_bad_line_is_a_row_error_with_its_line_number(tmp_path: Path, line: by
     assert batch.table["text"].to_pylist() == ["a", None, "b"]
     assert list(batch.errors) == [1]
     assert batch.errors[1].startswith(why)
+    assert batch.line_of(1) == 3
 
 
 def test_json_in_a_text_column_that_is_nested_too_deeply_is_a_row_error() -> None:

@@ -156,7 +156,7 @@ def test_csv_rows_with_other_field_counts_are_errors_in_their_place(tmp_path: Pa
     assert [row["id"] for row in rows_of(batches)] == [None if i in bad else str(i) for i in range(3000)]
     assert set(errors_of(batches)) == bad
     some = min(bad)
-    assert errors_of(batches)[some] == f"row {some}: 3 fields where 2 are expected"
+    assert errors_of(batches)[some] == "3 fields where 2 are expected"
     assert all(
         batch.first_row <= row < batch.first_row + batch.rows for batch in batches for row in batch.errors
     )
@@ -175,7 +175,7 @@ def test_a_csv_cell_that_is_not_utf8_is_a_row_error(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"id,text\n1,a\n2,caf\xe9\n3,c\n")
     batches = read(only(tmp_path), ["id", "text"])
     assert [row["text"] for row in rows_of(batches)] == ["a", None, "c"]
-    assert errors_of(batches) == {1: "row 1: column 'text' is not UTF-8 (byte 0xe9 at offset 3)"}
+    assert errors_of(batches) == {1: "column 'text' is not UTF-8 (byte 0xe9 at offset 3)"}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Arrow tells of the bytes
@@ -185,9 +185,16 @@ def test_a_csv_row_with_too_many_fields_and_other_bytes_is_a_row_error(tmp_path:
     batches = read(only(tmp_path), ["id", "té"])
     assert [row["té"] for row in rows_of(batches)] == ["ä\n", None, None, "\U0001f44d"]
     assert errors_of(batches) == {
-        1: "row 1: 3 fields where 2 are expected",
-        2: "row 2: column 'té' is not UTF-8 (byte 0xfe at offset 0)",
+        1: "3 fields where 2 are expected",
+        2: "column 'té' is not UTF-8 (byte 0xfe at offset 0)",
     }
+
+
+def test_a_csv_row_in_error_is_told_by_the_line_an_editor_shows(tmp_path: Path) -> None:
+    content = '\ufeff"id\nnumber",text\r\n\r\n1,"a\nb\n"\r\n2,b,c\r\n\n3,"c"\n4\n'
+    (tmp_path / "a.csv").write_bytes(content.encode())
+    batches = read(only(tmp_path), ["text"], 2)
+    assert [batch.line_of(row) for batch in batches for row in batch.errors] == [7, 10]
 
 
 def test_csv_cells_may_hold_lines_quotes_and_more_than_a_block(tmp_path: Path) -> None:
@@ -202,19 +209,20 @@ def test_csv_cells_may_hold_lines_quotes_and_more_than_a_block(tmp_path: Path) -
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Arrow tells of the bytes
 @pytest.mark.parametrize(
-    ("name", "content", "row"),
+    ("name", "content", "line"),
     [
-        ("last.csv", 'id,text\n1,a\n2,"b\n3,c\n', 1),
-        ("first.csv", 'text,id\n"a,1\nb,2\n', 0),
-        ("bare.csv", 'id,text\n1,"a', 0),
-        ("bytes.csv", b'text,id\n"\xff,1\nb,2\n', 0),
+        ("last.csv", 'id,text\n1,a\n2,"b\n3,c\n', 3),
+        ("first.csv", 'text,id\n"a,1\nb,2\n', 2),
+        ("bare.csv", 'id,text\n1,"a', 2),
+        ("bytes.csv", b'text,id\n"\xff,1\nb,2\n', 2),
+        ("blank.csv", 'id,text\n\n1,"a\nb"\n2,"c\n', 5),
     ],
 )
 def test_a_csv_quote_left_open_is_refused_instead_of_swallowing_rows(
-    tmp_path: Path, name: str, content: str | bytes, row: int
+    tmp_path: Path, name: str, content: str | bytes, line: int
 ) -> None:
     (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    with pytest.raises(DataError, match=rf"{name}: row {row}: a quote is left open"):
+    with pytest.raises(DataError, match=rf"{name}: line {line}: a quote is left open"):
         read(only(tmp_path))
 
 

@@ -224,3 +224,16 @@ def test_a_prompt_that_leaves_no_token_for_the_text_is_refused(minilm_dir: Path)
         embed.encoder(config, minilm_dir, 5)
     (outcome,) = embed.encoder(config, minilm_dir, 6).encode({"text": ["word"]})
     assert len(outcome.ids) == 6
+
+
+def test_a_row_in_error_is_told_by_its_line_and_only_by_it(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text('id,text\n1,"two\nlines"\n2,b,c\n')
+    (tmp_path / "in" / "b.jsonl").write_text('{"id": 1, "text": "a"}\n\n{"id": 2, "text": 3}\n')
+    work, prepared, _ = prepare(job(str(tmp_path)))
+    stats, _ = steps.tokenize(work, prepared, [split.id for split in prepared.splits])
+    errors = [error for split in stats for error in split.first_errors]
+    assert [f"{e.file} {e.at}: {e.reason}" for e in errors] == [
+        "a.csv line 4: 3 fields where 2 are expected",
+        "b.jsonl line 3: 'text' is not text",
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from staticjob.dataset import csv, json_columns, jsonl, parquet
+from staticjob.dataset.csv_lines import RowLines
 from staticjob.dataset.schema import Kind, note, plain_type
 from staticjob.dataset.streams import reading
 from staticjob.dataset.text import decode_column, is_text
@@ -28,12 +29,15 @@ class RowBatch:
 
     table: [rows, columns]; a row in error has nulls. Fields carry the notes of `schema.py`.
     errors: why a row could not be read, by row index in the file.
+    line_of: the line of the file, from 1, on which a row begins, by row index; asked in ascending order.
+        None in Parquet, which has no lines.
     """
 
     first_row: int
     rows: int
     table: pa.Table
     errors: dict[int, str]
+    line_of: Callable[[int], int | None] = lambda row: None
 
 
 def read_slice(
@@ -64,9 +68,10 @@ def read_slice(
             return chosen
 
         if file.format == "csv":
+            lines = RowLines(file)
             for rows in csv.read_rows(file, choose, batch_rows):
                 table = _noted(rows.table, file, Kind.TEXT)
-                yield RowBatch(rows.first_row, table.num_rows, table, rows.errors)
+                yield RowBatch(rows.first_row, table.num_rows, table, rows.errors, lines.line_of)
             return
         first_row = piece.first_row
         for table in parquet.read_tables(file, piece, choose, batch_rows):
@@ -119,13 +124,13 @@ def _json_batches(
             cells = [row.get(name) if row else None for row in lines.rows]
             if name in text_names:
                 for i in json_columns.drop_other_values(cells):
-                    lines.errors[lines.first_row + i] = f"line {lines.numbers[i]}: {name!r} is not text"
+                    lines.errors[lines.first_row + i] = f"{name!r} is not text"
             array, kind = json_columns.infer_column(cells)
             columns.append(array)
             fields.append(note(pa.field(name, array.type), file.path, kind))
         rows += len(lines.rows)
         table = pa.Table.from_arrays(columns, schema=pa.schema(fields))
-        yield RowBatch(lines.first_row, len(lines.rows), table, lines.errors)
+        yield RowBatch(lines.first_row, len(lines.rows), table, lines.errors, lines.line_of)
     if not rows:
         empty = pa.schema(
             [note(pa.field(name, pa.null()), file.path, Kind.ABSENT) for name in wanted or text_names]
@@ -167,7 +172,7 @@ def _parquet_batch(file: InputFile, first_row: int, table: pa.Table, text_names:
         column, problems = decode_column(table[name])
         table = table.set_column(table.schema.get_field_index(name), name, column)
         for row, why in problems.items():
-            errors.setdefault(first_row + row, f"row {first_row + row}: column {name!r} is {why}")
+            errors.setdefault(first_row + row, f"column {name!r} is {why}")
     return RowBatch(first_row, table.num_rows, _noted(table, file, None), errors)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
+from staticjob.dataset.csv_lines import RowLines
 from staticjob.dataset.streams import open_file
 from staticjob.dataset.text import decode_column
 from staticjob.errors import DataError
@@ -54,8 +55,8 @@ def read_rows(
                 block += 1
                 if block == len(BLOCKS):
                     raise DataError(
-                        f"{file.object.uri}: a row after row {done} is longer than {BLOCKS[-1]:,} bytes; "
-                        "is a quote left open?"
+                        f"{file.object.uri}: a row behind the first {done:,} is longer than "
+                        f"{BLOCKS[-1]:,} bytes; is a quote left open?"
                     ) from None
             elif "CSV parse error" in str(error) and not escaped:
                 escaped = True  # Arrow could not show us a bad row: its bytes are not UTF-8
@@ -116,9 +117,7 @@ class _BadRows:
         index = row.number - HEADER_ROWS
         if row.text.endswith("\n"):
             self.unclosed = index
-        self.waiting[index] = (
-            f"row {index}: {row.actual_columns} fields where {row.expected_columns} are expected"
-        )
+        self.waiting[index] = f"{row.actual_columns} fields where {row.expected_columns} are expected"
         return "skip"
 
     def take(self, first_row: int, good: int) -> dict[int, str]:
@@ -178,8 +177,9 @@ def _read(
     if end.endswith(b"\n") and stream.last != b'"':
         bad.unclosed = first_row - 1
     if bad.unclosed is not None:
+        line = RowLines(file).line_of(bad.unclosed)
         raise DataError(
-            f"{file.object.uri}: row {bad.unclosed}: a quote is left open to the end of the file; "
+            f"{file.object.uri}: line {line}: a quote is left open to the end of the file; "
             "close it, or write the file again"
         )
     if bad.waiting or empty:
@@ -198,5 +198,5 @@ def _with_bad_rows(table: pa.Table, first_row: int, errors: dict[int, str]) -> R
         column, problems = decode_column(table[name])
         columns.append(column)
         for row, why in problems.items():
-            errors.setdefault(first_row + row, f"row {first_row + row}: column {name!r} is {why}")
+            errors.setdefault(first_row + row, f"column {name!r} is {why}")
     return Rows(first_row, pa.table(columns, names=table.schema.names), errors)

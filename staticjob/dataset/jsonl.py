@@ -38,6 +38,10 @@ class Lines:
     numbers: list[int] = field(default_factory=list)  # line of each row, from 1
     bytes: int = 0
 
+    def line_of(self, row: int) -> int:
+        """The line, from 1, of the row with this index in the file."""
+        return self.numbers[row - self.first_row]
+
 
 def read_lines(file: InputFile, batch_rows: int) -> Iterator[Lines]:
     """Batches of at most `batch_rows` rows and about BATCH_BYTES.
@@ -58,7 +62,7 @@ def read_lines(file: InputFile, batch_rows: int) -> Iterator[Lines]:
         try:
             batch.rows.append(parse_line(text))
         except ValueError as error:
-            batch.errors[batch.first_row + len(batch.rows)] = f"line {number}: {error}"
+            batch.errors[batch.first_row + len(batch.rows)] = str(error)
             batch.rows.append(None)
         batch.numbers.append(number)
         batch.bytes += len(text)

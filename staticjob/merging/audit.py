@@ -84,7 +84,7 @@ def check_error_rate(
 
 
 def _name(error: RowError) -> str:
-    return f"{error.file} row {error.row}: {error.reason}"
+    return f"{error.file} {error.at}: {error.reason}"
 
 
 def _total(counts: Iterable[Mapping[Status, int]]) -> Counter[Status]:

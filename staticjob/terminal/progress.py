@@ -26,4 +26,4 @@ def show_status(status: JobStatus) -> None:
     for line in payload["trouble"]:
         click.echo(f"  trouble {line}")
     for error in status.first_errors():
-        click.echo(f"  row     {error.file} row {error.row}: {error.status}: {error.reason}")
+        click.echo(f"  row     {error.file} {error.at}: {error.status}: {error.reason}")

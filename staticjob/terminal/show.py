@@ -20,7 +20,7 @@ def show_plan(plan: Plan, console: Console) -> None:
     elements = f" with {plan.items:,} elements" if plan.items != rows else ""
     console.print(Text(f"{rows:,} rows{elements} in {len(plan.file_rows):,} files: {statuses or 'none'}"))
     for error in plan.first_errors[:5]:
-        console.print(Text(f"  {error.file} row {error.row}: {error.status}: {error.reason}", style="yellow"))
+        console.print(Text(f"  {error.file} {error.at}: {error.status}: {error.reason}", style="yellow"))
     if plan.rungs:
         console.print(_ladder(plan))
         console.print(_orders(plan))

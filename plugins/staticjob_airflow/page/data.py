@@ -64,7 +64,7 @@ def job_page(status: JobStatus) -> JobPage:
         statuses={str(s): answered[s] for s in Status if answered[s]},
         rows_pending=plan.items - answered.total(),
         errors=tuple(
-            ErrorRow(file=e.file, row=str(e.row), status=str(e.status), reason=e.reason)
+            ErrorRow(file=e.file, row=e.at, status=str(e.status), reason=e.reason)
             for e in status.first_errors()
         ),
         trouble=tuple(status.trouble()),

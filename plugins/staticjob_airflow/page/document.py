@@ -125,7 +125,7 @@ class ErrorRow(Part):
     """One input row without a result."""
 
     file: str
-    row: str
+    row: str  # `line 9` or `row 3`
     status: str
     reason: str
 
