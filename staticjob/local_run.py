@@ -10,7 +10,7 @@ from staticjob.config import JobConfig
 from staticjob.finish import finish
 from staticjob.layout import Work
 from staticjob.prepare import prepare
-from staticjob.records import Manifest, Prepared
+from staticjob.records import Manifest, Prepared, RowError
 from staticjob.running.pack import run_pack
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag
@@ -20,13 +20,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished job: its chunks, and how many of them an earlier run had done."""
+    """A finished job: its chunks, how many of them an earlier run had done, and its first row errors."""
 
     work: Work
     prepared: Prepared
     manifest: Manifest
     done: int
     reused: int
+    first_errors: tuple[RowError, ...]
 
 
 def run_job(config: JobConfig, shared_tokens: str | None = None) -> Outcome:
@@ -47,12 +48,14 @@ def run_job(config: JobConfig, shared_tokens: str | None = None) -> Outcome:
         plan.ledger.slots,
         plan.forecast.basis,
     )
+    steps.warn_without_rows(prepared, plan)
     ids = [chunk.id for chunk in plan.chunks]
     with StopFlag() as stop, Reporter(plan, ids) as reporter:
         result = run_pack(work, prepared, plan, ids, stop, reporter)
         stop.check()
-    if result.reused == len(ids):
+    if ids and result.reused == len(ids):
         log.info("nothing to compute: all %d chunks were done by an earlier run", len(ids))
     steps.merge(work, prepared, plan)
     manifest, _ = finish(work, prepared, plan)
-    return Outcome(work, prepared, manifest, len(result.commits), result.reused)
+    errors = (*plan.first_errors, *(error for commit in result.commits for error in commit.first_errors))
+    return Outcome(work, prepared, manifest, len(result.commits), result.reused, errors)

@@ -29,6 +29,7 @@ from staticjob.planning.decoding import growth_of
 from staticjob.planning.device import can_run, target_of
 from staticjob.planning.head_sizes import head_sizes
 from staticjob.records import MergeCommit, Plan, Prepared, Rates, SplitStats
+from staticjob.terminal.units import plural
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +135,13 @@ def draft_plan(work: Work, prepared: Prepared, calibrate: bool = True) -> Plan:
         return first
     rates = _calibrated(config, model_dir, [Shape(rung.length, rung.batch) for rung in first.rungs], target)
     return make_plan(prepared, stats, replace(basis, rates=rates))
+
+
+def warn_without_rows(prepared: Prepared, plan: Plan) -> None:
+    """Say so where the input has files and no row: the run goes well and its output is as empty."""
+    if not plan.items:
+        files = plural(len(prepared.files), "file")
+        log.warning("warning: input.uri %s: the input has no rows (%s)", prepared.config.input.uri, files)
 
 
 def _calibrated(config: JobConfig, model_dir: Path, shapes: Sequence[Shape], target: Target) -> Rates:

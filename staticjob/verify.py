@@ -103,31 +103,29 @@ def verify(work: Work, prepared: Prepared, plan: Plan, rows: int, seed: int) -> 
 
     rng = np.random.default_rng(seed)
     samples = {
-        (length, batch): [s for chunk, at in picked for s in _read_rows(work, chunk, at)]
+        (length, batch): [s for chunk, at in picked for s in read_samples(work, chunk, at)]
         for (length, batch), picked in choose(plan, rows, rng).items()
     }
     model_dir = model_files.resolve_pinned(prepared.config.model, prepared.model)
-    again = _again(prepared.config, model_dir, [Shape(length, batch) for length, batch in samples])
-    _read_published(prepared, [s for own in samples.values() for s in own], again.columns)
+    again = engine_again(prepared.config, model_dir, [Shape(length, batch) for length, batch in samples])
+    read_published(prepared, [s for own in samples.values() for s in own], again.columns)
     verdicts = []
     skipped = 0
     for (length, batch), own in samples.items():
         usable = [s for s in own if s.published]
         skipped += len(own) - len(usable)
-        differences = [
-            d
-            for members in (batch, max(1, batch // 2))
-            for d in _run_again(again, length, batch, usable, members, rng)
-        ]
+        compared_rows = list(run_again(again, length, batch, usable, rng))
         verdicts.append(
             RungVerdict(
                 length=length,
                 batch=batch,
                 rows=len(own),
-                compared=len(differences),
-                equal=sum(equal for equal, _ in differences),
-                not_finite=sum(math.isinf(size) for _, size in differences),
-                max_difference=max((size for _, size in differences if math.isfinite(size)), default=0.0),
+                compared=len(compared_rows),
+                equal=sum(row.equal for row in compared_rows),
+                not_finite=sum(math.isinf(row.difference) for row in compared_rows),
+                max_difference=max(
+                    (row.difference for row in compared_rows if math.isfinite(row.difference)), default=0.0
+                ),
             )
         )
     compared, equal = sum(v.compared for v in verdicts), sum(v.equal for v in verdicts)
@@ -171,7 +169,7 @@ class Again(Protocol):
         """ids [B, L], lengths [B] (0 for a dummy row), and who stands at each place [B]."""
 
 
-def _again(config: JobConfig, model_dir: Path, shapes: Sequence[Shape]) -> Again:
+def engine_again(config: JobConfig, model_dir: Path, shapes: Sequence[Shape]) -> Again:
     # Deferred: torch.
     if tasks.TASKS[config.task].generates:
         from staticjob.generating.verify_texts import TextsAgain
@@ -229,7 +227,7 @@ def choose(
     return chosen
 
 
-def _read_rows(work: Work, chunk: Chunk, at: NDArray[np.int64]) -> Iterator[Sample]:
+def read_samples(work: Work, chunk: Chunk, at: NDArray[np.int64]) -> Iterator[Sample]:
     """The chunk's rows with these numbers: all row records of the spans, the ids of these alone."""
     first = 0
     for span in chunk.spans:
@@ -248,7 +246,7 @@ def _read_rows(work: Work, chunk: Chunk, at: NDArray[np.int64]) -> Iterator[Samp
             yield Sample(file, row, item, boundary, ids)
 
 
-def _read_published(prepared: Prepared, samples: Sequence[Sample], heads: Sequence[str]) -> None:
+def read_published(prepared: Prepared, samples: Sequence[Sample], heads: Sequence[str]) -> None:
     """Fill in the published head columns of every row that the static engine answered."""
     output = Output(prepared.config.output.uri)
     by_file: dict[int, list[Sample]] = defaultdict(list)
@@ -291,39 +289,54 @@ def _read_groups(
                 sample.published.update({n: v[sample.item] for n, v in found.items()} if lists else found)
 
 
-def _run_again(
-    again: Again,
-    length: int,
-    batch: int,
-    samples: Sequence[Sample],
-    members: int,
-    rng: np.random.Generator,
-) -> Iterator[tuple[bool, float]]:
-    """(bit-equal, largest difference) per row, run `members` at a time at random places of a batch.
+@dataclass(frozen=True)
+class Comparison:
+    """One row run again. differing: columns with other bits, and the largest difference of a number."""
 
-    A row that comes out not finite, in float32 neither, differs infinitely.
+    sample: Sample
+    differing: dict[str, float]
+
+    @property
+    def equal(self) -> bool:
+        return not self.differing
+
+    @property
+    def difference(self) -> float:
+        """Infinite where the row is not finite now."""
+        return max(self.differing.values(), default=0.0)
+
+
+def run_again(
+    again: Again, length: int, batch: int, samples: Sequence[Sample], rng: np.random.Generator
+) -> Iterator[Comparison]:
+    """Each row compared twice: run in full batches, and in half-empty ones, at random places.
+
+    A row that comes out not finite, in float32 neither, differs infinitely in all its columns.
     """
     from staticjob.engine import Shape
 
-    order = rng.permutation(len(samples))
-    for begin in range(0, len(samples), members):
-        group = [samples[i] for i in order[begin : begin + members]]
-        places = rng.choice(batch, len(group), replace=False)
-        ids = np.zeros((batch, length), np.int32)
-        lengths = np.zeros(batch, np.int32)
-        standing: list[Sample | None] = [None] * batch
-        for place, sample in zip(places, group, strict=True):
-            ids[place, : len(sample.ids)] = sample.ids
-            lengths[place] = len(sample.ids)
-            standing[place] = sample
-        result = again.run(Shape(length, batch), ids, lengths, standing)
-        for place, sample in zip(places, group, strict=True):
-            if not result.finite[place]:  # the published one was
-                yield False, math.inf
-                continue
-            pairs = [(result.columns[name][place], value) for name, value in sample.published.items()]
-            compared = [_compare(new, old) for new, old in pairs]
-            yield all(equal for equal, _ in compared), max(size for _, size in compared)
+    for members in (batch, max(1, batch // 2)):
+        order = rng.permutation(len(samples))
+        for begin in range(0, len(samples), members):
+            group = [samples[i] for i in order[begin : begin + members]]
+            places = rng.choice(batch, len(group), replace=False)
+            ids = np.zeros((batch, length), np.int32)
+            lengths = np.zeros(batch, np.int32)
+            standing: list[Sample | None] = [None] * batch
+            for place, sample in zip(places, group, strict=True):
+                ids[place, : len(sample.ids)] = sample.ids
+                lengths[place] = len(sample.ids)
+                standing[place] = sample
+            result = again.run(Shape(length, batch), ids, lengths, standing)
+            for place, sample in zip(places, group, strict=True):
+                if not result.finite[place]:  # the published one was
+                    yield Comparison(sample, dict.fromkeys(sample.published, math.inf))
+                    continue
+                new = {name: result.columns[name][place] for name in sample.published}
+                compared = {name: _compare(new[name], old) for name, old in sample.published.items()}
+                yield Comparison(
+                    sample, {name: size for name, (equal, size) in compared.items() if not equal}
+                )
 
 
 def _values(column: pa.Array) -> NDArray[Any]:

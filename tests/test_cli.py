@@ -116,8 +116,39 @@ def test_run_does_the_whole_job_and_run_again_reuses_all_of_it(tmp_path: Path) -
     verified = answer("verify", str(tmp_path / "out"), "--rows", "12")
     assert verified["rows"] == 12
 
+    named = staticjob("verify", str(tmp_path / "out"), "--row", "p0.parquet:3")
+    assert named.stdout.startswith("p0.parquet row 3: bit-equal\n"), named.stderr
+
     report = answer("report", first["work"])
     assert Path(report["report"]).exists()
+
+
+def test_run_ends_in_a_table_and_the_first_rows_in_error_by_their_line(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("id,text\n1,one\n2,two,too\n" + "3,x,y\n" * 6)
+    job = write_job(tmp_path, limits={"max_error_rate": 1})
+    done = staticjob("run", str(job))
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    for row in (["rows", "8"], ["ok", "1"], ["error", "7"], ["output", f"{tmp_path}/out"]):
+        assert row in lines, done.stdout
+    assert ["report", f"{tmp_path}/out/report.html"] in lines
+    assert any(line[:2] == ["useful", "share"] for line in lines)
+    assert "  a.csv line 3: error: 3 fields where 2 are expected" in done.stdout.splitlines()
+    assert "more: the output's rows with status error" in done.stdout
+    assert "{" not in done.stdout, "no dump of Python values"
+
+
+def test_an_input_without_rows_is_said_and_goes_well(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("id,text\n")
+    job = write_job(tmp_path)
+    for command in (["plan", "--dry-run"], ["run"]):
+        done = staticjob(*command, str(job))
+        assert done.returncode == 0, done.stderr
+        assert f"warning: input.uri {tmp_path}/in: the input has no rows (1 file)" in done.stderr
+        assert "earlier run" not in done.stderr
+    assert (tmp_path / "out" / "_SUCCESS").exists()
 
 
 def test_a_dry_run_forecasts_and_writes_nothing(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from staticjob.prepare import prepare
 from staticjob.records import Commit, Started
 from staticjob.running import results
 from staticjob.running.assemble import batches
-from staticjob.verify import _read_rows
+from staticjob.verify import read_samples
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_part_that_ends_early_is_named(small: Planned, suffix: str, size: int)
     with pytest.raises(DataError, match=rf"^part {part}: .*delete .* and run the job again$"):
         list(batches(small.work, chunk))
     with pytest.raises(DataError, match=rf"^part {part}: .*delete .* and run the job again$"):
-        list(_read_rows(small.work, chunk, np.arange(chunk.rows)))
+        list(read_samples(small.work, chunk, np.arange(chunk.rows)))
 
 
 @pytest.mark.parametrize("size", [0, 5, 60])

@@ -15,8 +15,9 @@ from small_jobs import Planned, job, planned, texts, write_input
 from staticjob import storage
 from staticjob.engine import StaticEngine
 from staticjob.engine.heads import HeadResult
-from staticjob.errors import DataError
+from staticjob.errors import ConfigError, DataError
 from staticjob.merge import merge_group
+from staticjob.replay import named_row, replay
 from staticjob.running.pack import run_pack
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag
@@ -80,6 +81,44 @@ def test_an_output_that_differs_is_reported_and_refused_beyond_rounding(publishe
     assert gross.max_difference == pytest.approx(0.5, abs=1e-4)
     with pytest.raises(DataError, match=r"results differ, by up to 0\.5"):
         gross.check()
+
+
+def test_a_named_row_is_run_again_and_told_by_its_columns_that_differ(published: Planned) -> None:
+    def named(*names: str) -> dict[str, tuple[str, bool | None, list[str]]]:
+        rows = [named_row(name, published.prepared, published.plan) for name in names]
+        report = replay(published.work, published.prepared, published.plan, rows)
+        report.check()
+        return {f"{r.file}:{r.row}": (r.status, r.bit_equal, list(r.differing)) for r in report.rows}
+
+    uri = published.output.file(published.prepared.files[0].output)
+    data = storage.read(uri)
+    try:
+        tamper(published, 1e-6)
+        # The last two rows of the second file are null and empty.
+        assert named("p0.parquet:0", "p1.jsonl.gz:2", "p1.parquet:29") == {
+            "p0.parquet:0": ("ok", False, ["embedding"]),
+            "p1.parquet:2": ("ok", True, []),
+            "p1.parquet:29": ("null", None, []),
+        }
+        tamper(published, 0.5)
+        with pytest.raises(DataError, match=r"p0.parquet:0 differs in embedding, by 0\.5, more than float32"):
+            named("p0.parquet:0")
+    finally:
+        storage.put(uri, data)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("p0.parquet", "expected FILE:N"),
+        ("p0.parquet:-1", "expected FILE:N"),
+        ("p0.parqet:1", r"no such file; did you mean 'p0.parquet'\?"),
+        ("p0.parquet:31", "p0.parquet has rows 0 to 30"),
+    ],
+)
+def test_a_named_row_that_is_not_there_is_refused(published: Planned, name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"--row {name}: {message}"):
+        named_row(name, published.prepared, published.plan)
 
 
 def lose(monkeypatch: pytest.MonkeyPatch, method: str) -> None:

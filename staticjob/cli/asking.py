@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +11,10 @@ from staticjob.cli.arguments import open_work
 from staticjob.cli.group import command
 from staticjob.errors import DataError
 from staticjob.terminal import console
+
+if TYPE_CHECKING:
+    from staticjob.replay import ReplayReport, RowVerdict
+    from staticjob.verify import VerifyReport
 
 
 @command("status")
@@ -32,35 +37,69 @@ def status(uri: str, as_json: bool) -> None:
 @click.argument("uri")
 @click.option("--rows", type=click.IntRange(min=1), default=64, show_default=True, help="Rows to sample.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Which rows are sampled.")
-def verify(uri: str, rows: int, seed: int, as_json: bool) -> None:
-    """Run sampled rows again beside other neighbours and compare bits with the output.
+@click.option(
+    "--row",
+    "named",
+    multiple=True,
+    metavar="FILE:N",
+    help="Only this row: N is its index in the output file, from 0; may be repeated.",
+)
+def verify(uri: str, rows: int, seed: int, named: tuple[str, ...], as_json: bool) -> None:
+    """Run sampled or named rows again beside other neighbours and compare bits with the output.
 
     URI is the output folder or a work URI. Exit code 2 when a row differs beyond rounding.
     """
     from staticjob import steps
+    from staticjob.replay import named_row, replay
     from staticjob.status import find_work
     from staticjob.verify import verify as verify_rows
 
     place, prepared = open_work(find_work(uri).uri)
-    report = verify_rows(place, prepared, steps.load_plan(place), rows, seed)
-
-    def show() -> None:
-        click.echo(f"{report.rows} rows of {len(report.rungs)} rungs, each run again in two other batches:")
-        for rung in report.rungs:
-            click.echo(
-                f"  L{rung.length:<5} {rung.equal} of {rung.compared} bit-equal, "
-                f"largest difference {rung.max_difference:.3g}"
-            )
-        click.echo(
-            f"{report.equal} of {report.compared} results bit-equal on {report.device} ({report.dtype})"
-        )
-
-    console.emit(report.model_dump(mode="json"), as_json, show)
+    plan = steps.load_plan(place)
+    report: ReplayReport | VerifyReport
+    if named:
+        report = replayed = replay(place, prepared, plan, [named_row(text, prepared, plan) for text in named])
+        console.emit(report.model_dump(mode="json"), as_json, lambda: _show_named(replayed))
+    else:
+        report = sampled = verify_rows(place, prepared, plan, rows, seed)
+        console.emit(report.model_dump(mode="json"), as_json, lambda: _show_sampled(sampled))
     try:
         report.check()
     except DataError as error:  # the one JSON object is out already: only the line and the code are left
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
+
+
+def _show_sampled(report: VerifyReport) -> None:
+    click.echo(f"{report.rows} rows of {len(report.rungs)} rungs, each run again in two other batches:")
+    for rung in report.rungs:
+        click.echo(
+            f"  L{rung.length:<5} {rung.equal} of {rung.compared} bit-equal, "
+            f"largest difference {rung.max_difference:.3g}"
+        )
+    click.echo(f"{report.equal} of {report.compared} results bit-equal on {report.device} ({report.dtype})")
+
+
+def _show_named(report: ReplayReport) -> None:
+    for row in report.rows:
+        click.echo(f"{row.file} row {row.row}: {_outcome(row)}")
+    if report.device:
+        click.echo(f"each run again in two other batches on {report.device} ({report.dtype})")
+
+
+def _outcome(row: RowVerdict) -> str:
+    if row.bit_equal is None:
+        engine = f" by {row.engine}" if row.engine else ""
+        return f"not run again: status {row.status}{engine}, no result of the static engine"
+    if row.bit_equal:
+        return "bit-equal"
+    return "differs in " + ", ".join(_difference(name, size) for name, size in row.differing.items())
+
+
+def _difference(column: str, size: float | None) -> str:
+    if size is None:
+        return f"{column} (not finite now)"
+    return f"{column} (by up to {size:.3g})" if size else column
 
 
 @command("report")

@@ -143,12 +143,14 @@ def plan(
         work_uri: str | None = place.uri
     elif dry_run:
         with tempfile.TemporaryDirectory(prefix="staticjob-plan-") as folder:
-            made = draft(*prepare(read_job(target, overrides, date), Output(folder))[:2])
+            place, prepared, _ = prepare(read_job(target, overrides, date), Output(folder))
+            made = draft(place, prepared)
         work_uri = None
     else:
         place, prepared, _ = prepare(read_job(target, overrides, date), run=False)
         made = draft(place, prepared)
         work_uri = place.uri
+    steps.warn_without_rows(prepared, made)
     console.emit({"work": work_uri, **plan_json(made)}, as_json, lambda: _show_plan(made))
 
 

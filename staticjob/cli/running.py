@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +11,9 @@ from staticjob.cli.arguments import job_options, open_work, read_job
 from staticjob.cli.group import command
 from staticjob.errors import ConfigError
 from staticjob.terminal import console
+
+if TYPE_CHECKING:
+    from staticjob.local_run import Outcome
 
 
 @command("chunk")
@@ -103,10 +107,19 @@ def run(job: str, overrides: tuple[str, ...], date: dt.datetime | None, as_json:
     finished = manifest_json(outcome.prepared, outcome.manifest)
     rows = finished.pop("statuses")
     done = {
+        **plan_json(steps.load_plan(outcome.work)),
         "state": "done",
         "chunks": {"done": outcome.done, "reused": outcome.reused, "total": outcome.done},
         "work": outcome.work.uri,
         **finished,
         "rows": rows,
     }
-    console.emit({**plan_json(steps.load_plan(outcome.work)), **done} if as_json else done, as_json)
+    console.emit(done, as_json, lambda: _show_result(outcome))
+
+
+def _show_result(outcome: Outcome) -> None:
+    from rich.console import Console
+
+    from staticjob.terminal.result import show_result
+
+    show_result(outcome, Console())

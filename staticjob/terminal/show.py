@@ -106,10 +106,16 @@ def _worth_showing(shapes: tuple[ShapeMemory, ...]) -> list[ShapeMemory]:
     return list({(shape.length, shape.batch): shape for shape in chosen}.values())
 
 
-def _forecast(plan: Plan) -> Table:
-    table = _table("Forecast", "what", "value")
+def values_table(title: str) -> Table:
+    """A table of names and values, which may be sentences."""
+    table = _table(title, "what", "value")
     table.columns[-1].justify = "left"
     table.columns[-1].no_wrap = False
+    return table
+
+
+def _forecast(plan: Plan) -> Table:
+    table = values_table("Forecast")
     forecast = plan.forecast
     tasks = plural(len(plan.packs), "mapped task"), plural(len(plan.groups), "merge task")
     table.add_row("chunks", f"{len(plan.chunks):,} in {tasks[0]}, then {tasks[1]}")
