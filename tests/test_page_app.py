@@ -102,10 +102,10 @@ def _add_later_run(dag_id: str, run_id: str, tasks: dict[str, str], failure: str
             session.add(XComModel(dag_run_id=run.id, **place, key="failure", value=failure))
 
 
-def _serialize(dag_id: str, made: Fabricated, **airflow: str) -> None:
-    """The DAG of a job file with these settings, as Airflow keeps what it has parsed."""
+def _serialize(dag_id: str, made: Fabricated, aws_conn_id: str) -> None:
+    """The DAG of a job file with this connection, as Airflow keeps what it has parsed."""
     job = made.prepared.config.model_dump(mode="json", exclude={"airflow"})
-    file = {**job, "name": dag_id, "airflow": airflow}
+    file = {**job, "name": dag_id, "airflow": {"aws_conn_id": aws_conn_id}}
     dag = job_dag("job.yaml", validate_job(file, "job.yaml"), "")
     SerializedDagModel.write_dag(LazyDeserializedDAG.from_dag(dag), bundle_name="bundle")
 
@@ -130,9 +130,11 @@ def _push(session: Any, run: DagRun, task_id: str, key: str, value: Any) -> None
     session.flush()
 
 
-def _add_task(session: Any, run: DagRun, task_id: str, state: str) -> dict[str, Any]:
+def _add_task(
+    session: Any, run: DagRun, task_id: str, state: str, pool: str = "default_pool"
+) -> dict[str, Any]:
     place = {"dag_id": run.dag_id, "run_id": run.run_id, "task_id": task_id, "map_index": -1}
-    session.execute(insert(TaskInstance).values(**place, id=uuid.uuid4(), state=state, pool="p"))
+    session.execute(insert(TaskInstance).values(**place, id=uuid.uuid4(), state=state, pool=pool))
     return place
 
 
@@ -303,9 +305,13 @@ def test_a_run_that_waits_for_a_pool_that_does_not_exist_says_which(
     server: TestClient, made: Fabricated
 ) -> None:
     _add_run("pooled", state="running", work=made.work.uri)
-    _serialize("pooled", made, pool="gpuu")
+    with create_session() as session:
+        run = session.query(DagRun).filter_by(dag_id="pooled").one()
+        _add_task(session, run, "chunk", "scheduled", pool="gpuu")
+        note.on_dag_run_running(run, "")
+        assert run.note.startswith("staticjob: at its start, pool 'gpuu' does not exist")
     notice = _notice(server, "pooled", RUN)
-    assert "Pool 'gpuu' does not exist" in notice["text"]
+    assert "pool 'gpuu' does not exist" in notice["text"]
     assert "airflow pools set gpuu" in notice["text"]
     assert _line(server, "pooled")["notice"] == notice
     with create_session() as session:
@@ -316,7 +322,7 @@ def test_a_run_that_waits_for_a_pool_that_does_not_exist_says_which(
 def test_a_job_is_read_by_the_connection_of_its_dag(server: TestClient, apart: Fabricated) -> None:
     _add_run("apart", work=apart.work.uri)
     assert server.get("/staticjob/manifest", params=_query("apart"), headers=_as("viewer")).status_code == 502
-    _serialize("apart", apart, aws_conn_id="nightly")
+    _serialize("apart", apart, "nightly")
     pages = {
         page: server.get(f"/staticjob/{page}", params=_query("apart"), headers=_as("viewer"))
         for page in RUN_PAGES
@@ -335,7 +341,7 @@ def test_a_connection_that_the_api_server_does_not_have_is_named(
     server: TestClient, apart: Fabricated
 ) -> None:
     _add_run("lost", work=apart.work.uri)
-    _serialize("lost", apart, aws_conn_id="nowhere")
+    _serialize("lost", apart, "nowhere")
     answer = server.get("/staticjob/api/run", params=_query("lost"), headers=_as("viewer")).json()
     assert answer["job"] is None
     assert "airflow.aws_conn_id nowhere, as seen from here" in answer["notice"]["text"]

@@ -1,4 +1,7 @@
-"""A line on every run that succeeded, shown in Airflow's list of runs; the scheduler writes it."""
+"""A line on a run, shown in Airflow's list of runs: what came of it, or that it cannot go on.
+
+The scheduler writes it.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,27 @@ OURS = "staticjob: "
 
 
 @hookimpl
+def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
+    """Note a pool that does not exist as the run starts; its success is noted over it."""
+    from sqlalchemy.orm import object_session
+
+    from staticjob_airflow.pools import missing_pools, without_pool
+
+    session = object_session(dag_run)
+    if session is None or not _may_note(dag_run):
+        return
+    for name in missing_pools(session, dag_run)[:1]:
+        dag_run.note = f"{OURS}at its start, {without_pool(name)}"
+
+
+@hookimpl
 def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
     """Note what `finish` returned, unless a person wrote a note."""
     from airflow.models.xcom import XComModel
     from sqlalchemy.orm import object_session
 
     session = object_session(dag_run)
-    if session is None or (dag_run.note and not dag_run.note.startswith(OURS)):
+    if session is None or not _may_note(dag_run):
         return
     query = XComModel.get_many(
         run_id=dag_run.run_id, key="return_value", task_ids=FINISH, dag_ids=dag_run.dag_id, limit=1
@@ -30,6 +47,11 @@ def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
     result = None if found is None else XComModel.deserialize_value(found)
     if isinstance(result, dict) and "useful_share" in result:
         dag_run.note = OURS + summary(result)
+
+
+def _may_note(dag_run: DagRun) -> bool:
+    """Whether no person wrote a note."""
+    return not dag_run.note or dag_run.note.startswith(OURS)
 
 
 def summary(result: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from staticjob_airflow.names import PREPARE
 from staticjob_airflow.page.document import Notice
 from staticjob_airflow.page.runs import Run
+from staticjob_airflow.pools import without_pool
 
 NOT_PREPARED = "Nothing is known of this job yet: the task prepare has not succeeded."
 SKIPPED = "Input missing: skipped, as airflow.on_missing_input says. When the data has come, clear prepare."
@@ -29,11 +30,5 @@ def without_job(run: Run) -> Notice:
 
 
 def waiting_for_pool(run: Run) -> Notice | None:
-    """What to say of a run whose tasks name a pool that does not exist; the scheduler's log alone says so."""
-    if not run.missing_pools:
-        return None
-    name = run.missing_pools[0]
-    return Notice(
-        text=f"Pool {name!r} does not exist, so the tasks in it stay scheduled: create it (airflow pools set "
-        f'{name} 1 "one slot per GPU") or correct airflow.pool in the job file.'
-    )
+    """What to say of a run whose tasks name a pool that does not exist."""
+    return Notice(text=without_pool(run.missing_pools[0])) if run.missing_pools else None

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from airflow.models.dag import DagModel, DagTag
 from airflow.models.dagbag import CachedDBDagBag
 from airflow.models.dagrun import DagRun
-from airflow.models.pool import Pool
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
@@ -18,6 +17,7 @@ from sqlalchemy.orm import Session
 from staticjob_airflow.names import FAILURE, FINISH, PREPARE, TAG
 from staticjob_airflow.page.document import RunInfo
 from staticjob_airflow.page.rights import RunKey
+from staticjob_airflow.pools import missing_pools
 
 FINAL_STATES = ("success", "failed")
 KEPT_DAGS = 256
@@ -121,9 +121,7 @@ def _run(session: Session, run: DagRun) -> Run:
         prepare=states.get(PREPARE),
         finish=states.get(FINISH),
         failure=pushed(FAILURE),
-        missing_pools=_missing_pools(session, {task.pool for task in dag.tasks})
-        if dag and not info.final
-        else (),
+        missing_pools=() if info.final else missing_pools(session, run),
         number=run.id,
     )
 
@@ -136,11 +134,6 @@ def _states(session: Session, run: DagRun) -> dict[str, str]:
         TaskInstance.task_id.in_((PREPARE, FINISH)),
     )
     return {task: str(state) for task, state in session.execute(query) if state is not None}
-
-
-def _missing_pools(session: Session, named: set[str]) -> tuple[str, ...]:
-    known = set(session.scalars(select(Pool.pool).where(Pool.pool.in_(named))))
-    return tuple(sorted(named - known))
 
 
 def _time(moment: dt.datetime | None) -> str | None:
