@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import re
 from types import UnionType
-from typing import Union, get_args, get_origin
+from typing import TYPE_CHECKING, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 
 def nearest(word: str, words: list[str]) -> str:
@@ -45,10 +49,54 @@ def _key_of(model: type[BaseModel], path: tuple[str | int, ...]) -> tuple[str | 
     return path
 
 
+# What pydantic expected, by the type of its error; {gt} and the like are filled in.
+_EXPECTED = {
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "string_too_short": "text that is not empty",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a section",
+    "date_parsing": "a date like 2026-01-31",
+    "date_from_datetime_parsing": "a date like 2026-01-31",
+    "literal_error": "{expected}",
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "at most {le:g}",
+}
+_SHOWN_VALUE = 60
+
+
+def _found(value: object) -> str:
+    """A setting's value as a message shows it, where it is one word and not a section or a list."""
+    shown = repr(value)
+    return f" {shown}" if isinstance(value, str | int | float) and len(shown) <= _SHOWN_VALUE else ""
+
+
+def _meant(item: ErrorDetails) -> str:
+    """The nearest of the words a setting may be; '' where none is near."""
+    if item["type"] != "literal_error":
+        return ""
+    words = re.findall("'([^']*)'", item["ctx"]["expected"])
+    close = difflib.get_close_matches(str(item["input"]), words, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
 def explain(error: ValidationError, where: str, model: type[BaseModel]) -> str:
-    """All problems of a job in one line: key, problem and, for unknown keys, the nearest valid one."""
+    """All problems of a job in one line: key, value, what is expected and the nearest valid key or word."""
     problems: list[str] = []
-    wrong: dict[str, str] = {}
+    stated: list[str] = []
+    expected: dict[str, list[str]] = {}
+    meant: dict[str, str] = {}
     for item in error.errors():
         path = _key_of(model, tuple(item["loc"]))
         key = ".".join(str(p) for p in path)
@@ -56,9 +104,12 @@ def explain(error: ValidationError, where: str, model: type[BaseModel]) -> str:
             problems.append(f"unknown key {key!r}{nearest(str(path[-1]), _field_names(model, path[:-1]))}")
         elif item["type"] == "missing":
             problems.append(f"{key} is required")
+        elif item["type"] in _EXPECTED:
+            shown = f"{key}{_found(item['input'])}"
+            expected.setdefault(shown, []).append(_EXPECTED[item["type"]].format(**item.get("ctx", {})))
+            meant[shown] = meant.get(shown) or _meant(item)
         else:
             message = item["msg"].removeprefix("Value error, ")
-            alternative = message.removeprefix("Input should be ")
-            wrong[key] = f"{wrong[key]} or {alternative}" if key in wrong else message
-    problems += [f"{key}: {message}" if key else message for key, message in wrong.items()]
-    return f"{where}: " + "; ".join(problems)
+            stated.append(f"{key}: {message}" if key else message)
+    problems += [f"{key}: expected {' or '.join(words)}{meant[key]}" for key, words in expected.items()]
+    return f"{where}: " + "; ".join([*problems, *stated])

@@ -71,6 +71,10 @@ def tokenize(work: Work, prepared: Prepared, splits: Sequence[str]) -> tuple[tup
         if encoder is None:
             model_dir = model_files.resolve_pinned(prepared.config.model, prepared.model)
             limit = max_length(prepared.config, model_dir)
+            keep = prepared.config.input.keep
+            # By one task of many: it may have to read all of the input.
+            if keep != "all" and name == prepared.splits[0].id:
+                dataset.check_kept_keys(prepared.files, keep)
             encoder = tasks.module(prepared.config.task).encoder(prepared.config, model_dir, limit)
         stats.append(tokenize_split(work, prepared, known[name], encoder))
         log.info("split %s: %d rows, %d tokens", name, *split_size(stats[-1]))

@@ -55,16 +55,21 @@ def test_a_path_that_begins_with_a_tilde_lies_in_the_home_folder(monkeypatch: py
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("cost.gpu_hour=.inf", "cost.gpu_hour: Input should be a finite number"),
-        ("model.device_memory_gib=.inf", "model.device_memory_gib: Input should be a finite number"),
-        ("limits.max_error_rate=.nan", "limits.max_error_rate: Input should be a finite number"),
-        ("model.device=tpu", "model.device: String should match pattern '^(auto|cpu|cuda(:\\d+)?)$'"),
+        ("cost.gpu_hour=.inf", "cost.gpu_hour inf: expected a finite number"),
+        ("model.device_memory_gib=.inf", "model.device_memory_gib inf: expected a finite number"),
+        ("limits.max_error_rate=.nan", "limits.max_error_rate nan: expected a finite number"),
+        ("limits.max_error_rate=3", "limits.max_error_rate 3: expected at most 1"),
+        ("model.device=tpu", "model.device 'tpu': expected text that matches ^(auto|cpu|cuda(:\\d+)?)$"),
+        ("batching.token_budget=0", "batching.token_budget 0: expected 'auto' or more than 0"),
+        ("limits.max_length=lots", "limits.max_length 'lots': expected 'auto' or a whole number"),
+        ("input.keep=id", "input.keep 'id': expected 'all' or a list"),
+        ("input.columns.text=", "input.columns.text: expected text"),
+        ("limits=[]", "limits: expected a section"),
         (
-            "batching.token_budget=0",
-            "batching.token_budget: Input should be 'auto' or greater than 0",
+            "task=embedd",
+            "task 'embedd': expected 'classify', 'embed', 'generate', 'logprob', 'rerank' or 'reward'; "
+            "did you mean 'embed'?",
         ),
-        ("input.keep=id", "input.keep: Input should be 'all' or a valid tuple"),
-        ("input.columns.text=", "input.columns.text: Input should be a valid string"),
     ],
 )
 def test_a_bad_value_is_named_once_with_its_key_as_the_job_file_spells_it(

@@ -232,6 +232,14 @@ def test_a_csv_cell_that_ends_with_a_newline_may_end_the_file(tmp_path: Path, en
     assert rows_of(read(only(tmp_path))) == [{"id": "1", "text": "a\n"}]
 
 
+def test_a_csv_with_other_separators_is_told_to_have_commas(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id;text\n1;x\n")
+    with pytest.raises(
+        DataError, match=r"no column 'text'; its header is the one column 'id;text': write it with"
+    ):
+        read(only(tmp_path), ["text"])
+
+
 def test_a_csv_column_that_stands_twice_is_refused_where_it_is_wanted(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,id,text\n1,2,x\n")
     assert rows_of(read(only(tmp_path), ["text"])) == [{"text": "x"}]

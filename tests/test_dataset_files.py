@@ -60,10 +60,18 @@ def test_a_file_that_cannot_be_read_is_refused_and_not_passed_over(tmp_path: Pat
         discover(tmp_path)
 
 
-@pytest.mark.parametrize("names", [(), ("_SUCCESS", ".hidden.jsonl", "_temporary/0/a.jsonl")])
-def test_an_input_without_data_says_what_was_looked_for(tmp_path: Path, names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ((), "it is empty or does not exist"),
+        (("_SUCCESS", ".hidden.jsonl", "_temporary/0/a.jsonl"), "3 objects, all hidden or markers"),
+    ],
+)
+def test_an_input_without_data_says_what_was_looked_for(
+    tmp_path: Path, names: tuple[str, ...], found: str
+) -> None:
     fill(tmp_path, *names)
-    with pytest.raises(DataError, match=rf"input\.uri {tmp_path}: no data there \({len(names)} objects"):
+    with pytest.raises(DataError, match=rf"input\.uri {tmp_path}: no data there \({found}\)"):
         discover(tmp_path)
 
 

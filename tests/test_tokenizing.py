@@ -18,7 +18,7 @@ from staticjob.encoding.long_runs import LongRuns
 from staticjob.encoding.prefixes import encode_prefixes
 from staticjob.encoding.texts import TextEncoder
 from staticjob.encoding.tokenizer import load_tokenizer
-from staticjob.errors import ConfigError
+from staticjob.errors import ConfigError, DataError
 from staticjob.models import model_files
 from staticjob.prepare import prepare
 from staticjob.records import ROW_DTYPE, Status
@@ -237,3 +237,19 @@ def test_a_row_in_error_is_told_by_its_line_and_only_by_it(tmp_path: Path) -> No
         "a.csv line 4: 3 fields where 2 are expected",
         "b.jsonl line 3: 'text' is not text",
     ]
+
+
+def test_a_kept_key_that_no_json_row_has_is_refused_before_anything_is_tokenized(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in "ab":
+        (tmp_path / "in" / f"{name}.jsonl").write_text('{"ticket": 1, "text": "a"}\n' * 5)
+    source = {"uri": f"{tmp_path}/in", "columns": {"text": "text"}, "keep": ["tickt"]}
+    work, prepared, _ = prepare(job(str(tmp_path), input=source))
+    expected = rf"no row of {tmp_path}/in/a.jsonl or 1 other file has the key 'tickt'; nearest: ticket"
+    with pytest.raises(DataError, match=expected):
+        steps.tokenize(work, prepared, [split.id for split in prepared.splits])
+    assert not (tmp_path / "out" / "_staticjob" / prepared.fingerprint[:16] / "tokens").exists()
+    later = tmp_path / "in" / "b.jsonl"
+    later.write_text(later.read_text() + '{"tickt": 2, "text": "a"}\n')
+    work, prepared, _ = prepare(job(str(tmp_path), input=source))
+    steps.tokenize(work, prepared, [split.id for split in prepared.splits])

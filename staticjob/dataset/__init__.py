@@ -14,7 +14,7 @@ Formats and what their values become:
 JSON Lines and CSV may be compressed with gzip or Zstandard, in one member or many.
 """
 
-from staticjob.dataset.batches import RowBatch, read_kept, read_slice
+from staticjob.dataset.batches import RowBatch, check_kept_keys, read_kept, read_slice
 from staticjob.dataset.discover import discover
 from staticjob.dataset.schema import decode_schema, encode_schema, kept_schema, unify
 from staticjob.dataset.splits import plan_splits
@@ -22,6 +22,7 @@ from staticjob.dataset.text import structured_values, text_values
 
 __all__ = [
     "RowBatch",
+    "check_kept_keys",
     "decode_schema",
     "discover",
     "encode_schema",

@@ -19,8 +19,10 @@ from staticjob.dataset.streams import reading
 from staticjob.dataset.text import decode_column, is_text
 from staticjob.errors import DataError
 from staticjob.records import FileSlice, InputFile
+from staticjob.terminal.units import plural
 
 BATCH_ROWS = 4096
+OTHER_SEPARATORS = frozenset(";\t|")
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,29 @@ def read_kept(
             yield pa.Table.from_arrays([_typed(file, table, field) for field in schema], schema=schema)
 
 
+def check_kept_keys(files: Sequence[InputFile], keep: Sequence[str]) -> None:
+    """Refuse, before anything else is read, what no row of JSON Lines has; other formats say it by file.
+
+    Reads up to the first row of each key: no further than a batch where the first rows have all of them.
+    """
+    if any(file.format != "jsonl" for file in files):
+        return
+    seen: dict[str, None] = {}
+    for file in files:
+        with reading(file):
+            for lines in jsonl.read_lines(file, BATCH_ROWS):
+                seen.update(dict.fromkeys(chain.from_iterable(row for row in lines.rows if row)))
+                if seen.keys() >= set(keep):
+                    return
+    for name in keep:
+        if seen and name not in seen:
+            others = f" or {plural(len(files) - 1, 'other file')}" if len(files) > 1 else ""
+            raise DataError(
+                f"input.keep: no row of {files[0].object.uri}{others} has the key {name!r}; "
+                f"{_nearest(name, list(seen))}"
+            )
+
+
 def _json_batches(
     file: InputFile, wanted: list[str] | None, batch_rows: int, text_names: Collection[str]
 ) -> Iterator[RowBatch]:
@@ -185,10 +210,16 @@ def _check_columns(file: InputFile, wanted: Sequence[str], names: Sequence[str])
     counts = Counter(names)
     for name in dict.fromkeys(wanted):
         if not counts[name]:
-            close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-            hint = f"nearest: {', '.join(close)}" if close else f"it has: {', '.join(sorted(counts)[:20])}"
+            hint = _nearest(name, names)
+            if file.format == "csv" and len(names) == 1 and OTHER_SEPARATORS.intersection(names[0]):
+                hint = f"its header is the one column {names[0]!r}: write it with commas as separators"
             raise DataError(f"{file.object.uri}: no column {name!r}; {hint}")
         if counts[name] > 1:
             raise DataError(
                 f"{file.object.uri}: column {name!r} stands there {counts[name]} times; rename one"
             )
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    return f"nearest: {', '.join(close)}" if close else f"it has: {', '.join(sorted(set(names))[:20])}"

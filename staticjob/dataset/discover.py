@@ -48,10 +48,10 @@ def discover(config: InputConfig, output: str | None = None) -> tuple[InputFile,
     folders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
     data = {path: item for path, item in data.items() if item.size or path not in folders}
     if not data:
+        what = f"{len(found)} objects, all hidden or markers" if found else "it is empty or does not exist"
         raise MissingInputError(
             config.uri,
-            f"input.uri {config.uri}: no data there ({len(found)} objects found, all hidden or markers); "
-            "expected Parquet, JSON Lines or CSV objects",
+            f"input.uri {config.uri}: no data there ({what}); expected Parquet, JSON Lines or CSV objects",
         )
     ordered = sorted(data, key=natural_key)
     for path in ordered:

@@ -8,10 +8,12 @@ after every file arrived whole.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import fcntl
 import hashlib
 import json
 import os
+import pkgutil
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -130,6 +132,7 @@ def from_hub(repo: str, revision: str | None, patterns: list[str], ignored: list
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
+        HFValidationError,
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
@@ -144,12 +147,25 @@ def from_hub(repo: str, revision: str | None, patterns: list[str], ignored: list
         raise ConfigError(
             f"model.path: hub model {at} is gated; set HF_TOKEN to a token with access"
         ) from None
+    except HFValidationError:
+        raise ConfigError(
+            f"model.path: {repo!r} is neither a directory here nor inside an installed package, nor can a "
+            "model on the hub be called so"
+        ) from None
     except (RepositoryNotFoundError, RevisionNotFoundError):
         raise ConfigError(
             f"model.path: {at!r} is no directory here, no installed package and not a model on the hub"
         ) from None
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         raise InfrastructureError(
-            f"model.path: {at!r} is no directory here and no installed package, and the hub cannot be "
-            f"reached ({type(error).__name__}); give a local or s3:// directory, or download it beforehand"
+            f"model.path: {at!r} is neither a directory here nor inside an installed package"
+            f"{_nearest_package(repo)}, and the hub could not be asked for it ({type(error).__name__}); "
+            "correct it, give a local or s3:// directory, or download it beforehand"
         ) from None
+
+
+def _nearest_package(path: str) -> str:
+    """The installed package whose name is a typing error away; '' where none is."""
+    packages = [module.name for module in pkgutil.iter_modules() if module.ispkg]
+    close = difflib.get_close_matches(path.partition("/")[0], packages, n=1, cutoff=0.8)
+    return f" (nearest: {close[0]})" if close else ""
