@@ -15,6 +15,7 @@ from staticjob.config import JobConfig
 from staticjob.errors import ConfigError
 from staticjob.explain import explain
 from staticjob.layout import history_uri
+from staticjob.uris import absolute_uri
 
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
@@ -32,6 +33,7 @@ def validate_job(data: Any, where: str) -> JobConfig:
 def fill_date(config: JobConfig, date: dt.date | None, where: str) -> JobConfig:
     """Replace `{date}` in the input and output URIs; any other placeholder is refused.
 
+    An output in a relative folder is made absolute: other commands, from other folders, look there too.
     The history keeps to the undated part of the output, so every date's run finds it.
     """
 
@@ -44,10 +46,9 @@ def fill_date(config: JobConfig, date: dt.date | None, where: str) -> JobConfig:
         return uri.replace("{date}", date.isoformat()) if date else uri
 
     source = config.input.model_copy(update={"uri": fill(config.input.uri, "input.uri")})
-    history = config.output.history_uri or history_uri(config.output.uri, config.name)
-    output = config.output.model_copy(
-        update={"uri": fill(config.output.uri, "output.uri"), "history_uri": history}
-    )
+    history = config.output.history_uri or history_uri(absolute_uri(config.output.uri), config.name)
+    dated = absolute_uri(fill(config.output.uri, "output.uri"))
+    output = config.output.model_copy(update={"uri": dated, "history_uri": history})
     return config.model_copy(update={"input": source, "output": output})
 
 

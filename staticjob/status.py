@@ -17,6 +17,7 @@ from staticjob.merging.audit import item_statuses, too_many_errors
 from staticjob.record import Record
 from staticjob.records import Commit, Plan, Prepared, Progress, RowError, Started, Status
 from staticjob.storage.pinned import PinnedObject
+from staticjob.uris import absolute_uri
 
 # A chunk whose heartbeat is older than this counts as waiting: its process is gone.
 SILENT_SECONDS = 60.0
@@ -55,8 +56,21 @@ class JobStatus:
     def rows_done(self) -> int:
         return sum(c.rows for c in self.commits) + sum(p.rows_done for p in self.progress)
 
+    @property
+    def statuses(self) -> dict[Status, int]:
+        """Rows answered so far per status: by tokenize, and by the committed chunks."""
+        known = item_statuses(self.plan, self.commits) if self.plan else {}
+        return {status: known[status] for status in Status if known.get(status)}
+
+    @property
+    def report(self) -> str | None:
+        """Where the report of a finished job lies, whether or not too many rows failed."""
+        ended = self.plan is not None and len(self.commits) == len(self.plan.chunks)
+        written = ended and self.state in ("done", "failed")
+        return Output(self.prepared.config.output.uri).report_html if written else None
+
     def payload(self) -> dict[str, Any]:
-        """What `status --json` prints beside the plan; `rows` are those known so far, per status."""
+        """What `status --json` prints beside the plan; `rows` are those planned, per status."""
         plan = self.plan
         to_run = sum(c.rows for c in plan.chunks) if plan else None
         paid = self.ledger
@@ -74,6 +88,8 @@ class JobStatus:
                 "total": len(plan.chunks) if plan else None,
             },
             "rows": {str(s): n for s, n in plan.statuses.items()} if plan else None,
+            "statuses": {str(s): n for s, n in self.statuses.items()},
+            "report": self.report,
             "computed": {"done": self.rows_done, "total": to_run},
             "ledger": paid.model_dump(),
             "slots_planned": plan.ledger.slots if plan else None,
@@ -108,6 +124,7 @@ def find_work(uri: str) -> Work:
 
     Raises ConfigError when no job was ever prepared there.
     """
+    uri = absolute_uri(uri)
     if f"/{WORK_FOLDER}/" in uri:
         work = Work(uri.rstrip("/"))
         if storage.head(work.job) is not None:

@@ -30,3 +30,8 @@ def writable_uri(uri: str) -> str:
     if uri.startswith("s3://") and not {"", ".", ".."}.isdisjoint(names):
         raise ValueError(f"{uri!r} has an empty or dotted name between slashes; write single slashes")
     return uri
+
+
+def absolute_uri(uri: str) -> str:
+    """`uri`, a relative path as an absolute one: what is written there is found from every folder."""
+    return uri if "://" in uri or Path(uri).is_absolute() else str(Path(uri).absolute())

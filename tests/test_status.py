@@ -64,6 +64,26 @@ def test_the_states_of_a_job_follow_its_objects(tmp_path: Path) -> None:
     assert read_status(config.output.uri).state == "done"
 
 
+def test_a_finished_job_tells_all_its_rows_per_status_and_where_its_report_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_input(str(tmp_path / "in"), [*texts(20), "", None])
+    config = job(str(tmp_path), output={"uri": "out"})
+    outcome = run_job(config)
+    found = read_status("out")
+    assert found.statuses == outcome.manifest.statuses
+    assert sum(found.statuses.values()) == 22
+    show_status(found)
+    shown = capfd.readouterr().out.splitlines()
+    assert "  rows    22 of 22 answered, 2 of them without the model" in shown
+    assert "  status  20 ok, 1 empty, 1 null" in shown
+    assert f"  output  {tmp_path}/out" in shown
+    assert f"  work    {outcome.work.uri}" in shown
+    assert outcome.work.uri.startswith(f"{tmp_path}/out/")
+    assert f"  report  {tmp_path}/out/report.html" in shown
+
+
 def test_a_job_with_too_many_row_errors_has_failed_and_says_why(tmp_path: Path) -> None:
     storage.put(f"{tmp_path}/in/p.jsonl", b"broken\n" * 3)
     config = job(str(tmp_path), input={"keep": []})

@@ -18,11 +18,18 @@ def show_status(status: JobStatus) -> None:
     if status.plan:
         kept, running = chunks["reused"], chunks["running"]
         click.echo(f"  chunks  {chunks['done']} of {chunks['total']} done ({kept} kept), {running} running")
-        click.echo(f"  rows    {rows['done']} of {rows['total']} computed")
+        answered = sum(status.plan.answered.values())
+        done = rows["done"] + answered
+        click.echo(f"  rows    {done} of {status.plan.items} answered, {answered} of them without the model")
+        click.echo(
+            f"  status  {', '.join(f'{n} {name}' for name, n in payload['statuses'].items()) or 'none'}"
+        )
         paid = status.ledger
         click.echo(
             f"  slots   {paid.slots} of {status.plan.ledger.slots} paid, {paid.useful_share:.1%} useful"
         )
+    if payload["report"]:
+        click.echo(f"  report  {payload['report']}")
     for line in payload["trouble"]:
         click.echo(f"  trouble {line}")
     for error in status.first_errors():
