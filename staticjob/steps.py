@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
-from staticjob import dataset, storage, tasks
+from staticjob import claim, dataset, storage, tasks
 from staticjob.config import JobConfig
 from staticjob.engine.shape import Shape
 from staticjob.errors import ConfigError, DataError
@@ -187,9 +187,13 @@ def merge(
 
 
 def report(work: Work, prepared: Prepared, plan: Plan) -> None:
-    """Write the report of the chunks committed so far."""
+    """Write the report of the chunks committed so far.
+
+    Raises DataError when another run holds the output: the report beside it is that run's.
+    """
     from staticjob.report.store import make_report, store_report
     from staticjob.running.commit import committed
 
+    claim.hold(prepared.config.output.uri, prepared.fingerprint)
     found = (committed(work, chunk) for chunk in plan.chunks)
     store_report(prepared, make_report(prepared, plan, [commit for commit in found if commit]))

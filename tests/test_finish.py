@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fabricate import Fabricated, fabricate
 
-from staticjob import claim, dataset, storage
+from staticjob import claim, dataset, steps, storage
 from staticjob.errors import DataError, InfrastructureError
 from staticjob.finish import finish
 from staticjob.merge import merge_group
@@ -345,6 +345,16 @@ def test_a_run_overtaken_while_it_audits_leaves_the_winners_files_and_manifest_a
         finish_it(one)
     assert two.published(4).to_pylist() == two.expected_rows(4)
     assert storage.head(one.output.manifest) is storage.head(one.output.report_json) is None
+
+
+def test_the_report_of_a_run_that_was_overtaken_is_not_written_over_the_winners(tmp_path: Path) -> None:
+    one, two = two_runs(tmp_path)
+    claim.take(one.output.uri, A)
+    merge_all(one)
+    claim.take(two.output.uri, B)
+    with pytest.raises(DataError, match="has claimed this output"):
+        steps.report(one.work, one.prepared, one.plan)
+    assert storage.head(two.output.report_json) is storage.head(two.output.report_html) is None
 
 
 def test_a_run_with_too_many_errors_leaves_the_success_of_the_run_that_overtook_it(
