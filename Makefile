@@ -12,7 +12,7 @@ QUESTIONS ?= $(wildcard ../shared/data/gsm8k_test.jsonl)
 PIP := $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check
 UV_VERSION := 0.13.9
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python
-# Test files run side by side, each in one process; more than two only where there are cores and memory for it.
+# Processes that run test files (tests/conftest.py); more than two where there are cores and memory for it.
 WORKERS ?= 2
 
 DEMO_PINS := requirements.txt
@@ -48,7 +48,7 @@ down: $(DEMO_STAMP) ## Stop everything that `make up` started
 	@$(BIN)/python -m staticjob.sandbox down
 
 test: $(TEST_STAMP) ## Run all tests; they start what they need
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-distributed: $(DISTRIBUTED_STAMP) ## Run those with Celery workers, PostgreSQL and a broker, faults and backfills too
 	STATICJOB_LONG_TESTS=1 $(BIN)/python -m pytest tests/distributed $(ARGS)

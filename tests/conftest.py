@@ -22,6 +22,17 @@ settings.register_profile("fixed", derandomize=True)
 settings.load_profile("fixed")
 
 
+# Files that start a whole Airflow. Two of those at once on two cores keep each other from starting in time.
+WITH_AIRFLOW = {"test_end_to_end_airflow", "test_end_to_end_tasks", "test_workers"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say what one of several processes runs alone: a file, for what it makes once, or all with Airflow."""
+    for item in items:
+        group = "airflow" if item.path.stem in WITH_AIRFLOW else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @dataclass(frozen=True)
 class Bucket:
     """A bucket of the test store; `client` is a plain boto3 client, apart from the one under test."""

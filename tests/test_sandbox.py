@@ -9,18 +9,20 @@ import socket
 import subprocess
 import sys
 import time
+from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow.parquet as pq
 import pytest
+from faults import serve
 from rich.console import Console
 from rich.table import Table
 
 from staticjob.errors import ConfigError, InfrastructureError
-from staticjob.sandbox import corpus, processes, view
+from staticjob.sandbox import corpus, processes, rest, view
 from staticjob.sandbox.airflow import AirflowSandbox
 from staticjob.sandbox.corpus import sample_rows, stdlib_rows, write_corpus
 from staticjob.sandbox.processes import MARKER, end_marked, marked
@@ -194,3 +196,37 @@ def test_the_result_says_what_was_kept_and_what_was_computed(
     assert "s3://embeddings/x" in text
     assert "report.html" in text
     assert "9 (8 ok, 1 empty)" in text
+
+
+class _Locked(BaseHTTPRequestHandler):
+    """Airflow's API: its database is locked at every first call of a path."""
+
+    called: ClassVar[list[str]] = []
+
+    def _answer(self) -> None:
+        call = f"{self.command} {self.path}"
+        first = call not in self.called and "token" not in call
+        self.called.append(call)
+        body = b'{"access_token": "t"}'
+        self.send_response(500 if first else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_PATCH = do_POST = _answer  # noqa: N815
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_a_call_that_may_be_sent_twice_is_sent_again_when_the_database_was_locked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rest, "PAUSE_SECONDS", 0)
+    with serve(_Locked) as url:
+        api = rest.AirflowApi(url, "user", "password")
+        assert api.get("/pools/gpu")
+        assert api.patch("/dags/x", {"is_paused": False})
+        with pytest.raises(InfrastructureError, match="POST /api/v2/dags/x/dagRuns: 500"):
+            api.post("/dags/x/dagRuns", {})
+    assert _Locked.called.count("POST /api/v2/dags/x/dagRuns") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,9 @@ import httpx
 
 from staticjob.errors import InfrastructureError
 
+# SQLite answers "locked" while another component writes; what may be sent twice is sent again.
+TRIES = 4
+PAUSE_SECONDS = 1.0
 HEALTHY_PARTS = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 
 
@@ -72,6 +76,11 @@ class AirflowApi:
             if "Authorization" not in self._http.headers:
                 token = _body(self._http.post("/auth/token", json=self._login))["access_token"]
                 self._http.headers["Authorization"] = f"Bearer {token}"
+            for _ in range(TRIES - 1 if method != "POST" else 0):
+                response = self._http.request(method, f"/api/v2{path}", **options)
+                if not response.is_server_error:
+                    return response
+                time.sleep(PAUSE_SECONDS)
             return self._http.request(method, f"/api/v2{path}", **options)
         except httpx.HTTPError as error:
             raise InfrastructureError(f"Airflow API {method} {path}: {error}") from None
