@@ -48,7 +48,7 @@ down: $(DEMO_STAMP) ## Stop everything that `make up` started
 	@$(BIN)/python -m staticjob.sandbox down
 
 test: $(TEST_STAMP) ## Run all tests; they start what they need
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-distributed: $(DISTRIBUTED_STAMP) ## Run those with Celery workers, PostgreSQL and a broker, faults and backfills too
 	STATICJOB_LONG_TESTS=1 $(BIN)/python -m pytest tests/distributed $(ARGS)

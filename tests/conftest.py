@@ -14,6 +14,7 @@ import pytest
 import real_models
 from botocore.config import Config
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from staticjob.sandbox.store import SeaweedStore
 
@@ -26,11 +27,17 @@ settings.load_profile("fixed")
 WITH_AIRFLOW = {"test_end_to_end_airflow", "test_end_to_end_tasks", "test_workers"}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say what one of several processes runs alone: a file, for what it makes once, or all with Airflow."""
-    for item in items:
-        group = "airflow" if item.path.stem in WITH_AIRFLOW else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))
+class ByFile(LoadFileScheduling):
+    """A file's tests run in one process, for what they make once; so do all that start an Airflow."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "airflow" if Path(file).stem in WITH_AIRFLOW else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """Where several processes run tests."""
+    return ByFile(config, log)
 
 
 @dataclass(frozen=True)
