@@ -412,6 +412,8 @@ def test_a_whole_job_given_through_the_form_runs_and_emits_its_own_asset(
 
 
 ON_SCREEN = "return (document.querySelector(arguments[0])?.getClientRects().length ?? 0) > 0"
+HOLDS = "return document.querySelector(arguments[0]).value.replace(',', '') === arguments[1]"
+DRAWN = "return new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
 BACKSPACE = "\ue003"
 
 
@@ -423,7 +425,13 @@ def test_a_number_of_the_form_that_is_left_empty_is_the_jobs_own_and_one_that_is
         for key, text in typed.items():
             field = f"[name='element_{key.replace('__', '.')}']"
             browser.until(ON_SCREEN, field)
-            browser.type(field, text)
+            type_into(field, text, text)
+
+    def type_into(field: str, keys: str, value: str) -> None:
+        browser.type(field, keys)
+        browser.until(HOLDS, field, value)
+        # The form takes over a value as it draws; one that is typed before that would be lost.
+        browser.until(DRAWN)
 
     browser.open(f"{airflow.url}/dags/staticjob_adhoc")
     browser.until(ON_SCREEN, "[data-testid='trigger-dag-button']")
@@ -433,9 +441,9 @@ def test_a_number_of_the_form_that_is_left_empty_is_the_jobs_own_and_one_that_is
     fill("Model", model__path=MINILM)
     fill("Input", input__uri=f"{BUCKET}/in/{DATE}")
     fill("Output", output__uri=f"{BUCKET}/by-hand")
-    fill(
-        "Generate", generate__max_new_tokens="2048", generate__temperature="0.75", generate__n=f"3{BACKSPACE}"
-    )
+    fill("Generate", generate__max_new_tokens="2048", generate__temperature="0.75")
+    type_into("[name='element_generate.n']", "3", "3")
+    type_into("[name='element_generate.n']", BACKSPACE, "")
     browser.click("[data-testid='trigger-dag-submit']")
     browser.until("return location.pathname.includes('/runs/')")
     run_id = unquote(browser.script("return location.pathname").partition("/runs/")[2])
@@ -443,7 +451,8 @@ def test_a_number_of_the_form_that_is_left_empty_is_the_jobs_own_and_one_that_is
     # The one section that nothing was typed into is an editor's: JSON.
     made = job_from_form({**conf, "task": "generate", "input.columns": {"prompt": "text"}})
     job = validate_job(made, "the form")
-    assert job.generate == GenerateConfig(max_new_tokens=2048, temperature=0.75)
+    assert job.generate is not None
+    assert job.generate.model_dump() == GenerateConfig(max_new_tokens=2048, temperature=0.75).model_dump()
     assert job.limits == LimitsConfig()
 
 
