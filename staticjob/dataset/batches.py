@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from staticjob.dataset.schema import Kind, note, plain_type
 from staticjob.dataset.streams import reading
 from staticjob.dataset.text import decode_column, is_text
 from staticjob.errors import DataError
+from staticjob.explain import nearest
 from staticjob.records import FileSlice, InputFile
 from staticjob.terminal.units import plural
 
@@ -130,8 +130,8 @@ def check_kept_keys(files: Sequence[InputFile], keep: Sequence[str]) -> None:
         if seen and name not in seen:
             others = f" or {plural(len(files) - 1, 'other file')}" if len(files) > 1 else ""
             raise DataError(
-                f"input.keep: no row of {files[0].object.uri}{others} has the key {name!r}; "
-                f"{_nearest(name, list(seen))}"
+                f"input.keep: no row of {files[0].object.uri}{others} has the key "
+                f"{name!r}{nearest(name, seen)}"
             )
 
 
@@ -210,16 +210,11 @@ def _check_columns(file: InputFile, wanted: Sequence[str], names: Sequence[str])
     counts = Counter(names)
     for name in dict.fromkeys(wanted):
         if not counts[name]:
-            hint = _nearest(name, names)
+            hint = nearest(name, names)
             if file.format == "csv" and len(names) == 1 and OTHER_SEPARATORS.intersection(names[0]):
-                hint = f"its header is the one column {names[0]!r}: write it with commas as separators"
-            raise DataError(f"{file.object.uri}: no column {name!r}; {hint}")
+                hint = f"; its header is the one column {names[0]!r}: write it with commas as separators"
+            raise DataError(f"{file.object.uri}: no column {name!r}{hint}")
         if counts[name] > 1:
             raise DataError(
                 f"{file.object.uri}: column {name!r} stands there {counts[name]} times; rename one"
             )
-
-
-def _nearest(name: str, names: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    return f"nearest: {', '.join(close)}" if close else f"it has: {', '.join(sorted(set(names))[:20])}"

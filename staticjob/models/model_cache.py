@@ -8,7 +8,6 @@ after every file arrived whole.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import fcntl
 import hashlib
 import json
@@ -19,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from staticjob.errors import ConfigError, InfrastructureError
+from staticjob.explain import meant
 from staticjob.storage.pinned import PinnedObject
 
 BLOCK = 8 << 20
@@ -167,5 +167,4 @@ def from_hub(repo: str, revision: str | None, patterns: list[str], ignored: list
 def _nearest_package(path: str) -> str:
     """The installed package whose name is a typing error away; '' where none is."""
     packages = [module.name for module in pkgutil.iter_modules() if module.ispkg]
-    close = difflib.get_close_matches(path.partition("/")[0], packages, n=1, cutoff=0.8)
-    return f" (nearest: {close[0]})" if close else ""
+    return meant(path.partition("/")[0], packages, cutoff=0.8)
