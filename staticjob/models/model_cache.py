@@ -125,10 +125,11 @@ def _whole(directory: Path) -> bool:
 def from_hub(repo: str, revision: str | None, patterns: list[str], ignored: list[str]) -> Path:
     """The hub's own cache of a repository; huggingface_hub locks and checks it.
 
-    Raises ConfigError when the hub knows no such model or revision, InfrastructureError when it
-    cannot be reached and the files are not cached.
+    Raises ConfigError when the hub knows no such model or revision. When the hub cannot be asked and the
+    files are not cached: ConfigError where `repo` is nearly a model of an installed package or the hub is
+    switched off, for then a retry cannot help; InfrastructureError otherwise.
     """
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import is_offline_mode, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -155,16 +156,22 @@ def from_hub(repo: str, revision: str | None, patterns: list[str], ignored: list
     except (RepositoryNotFoundError, RevisionNotFoundError):
         raise ConfigError(
             f"model.path: {at!r} is no directory here, no installed package and not a model on the hub"
+            f"{_meant_package(repo)}"
         ) from None
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        raise InfrastructureError(
-            f"model.path: {at!r} is neither a directory here nor inside an installed package"
-            f"{_nearest_package(repo)}, and the hub could not be asked for it ({type(error).__name__}); "
-            "correct it, give a local or s3:// directory, or download it beforehand"
+        hint = _meant_package(repo)
+        offline = is_offline_mode()
+        why = "HF_HUB_OFFLINE is set" if offline else type(error).__name__
+        raise (ConfigError if hint or offline else InfrastructureError)(
+            f"model.path: {at!r} is neither a directory here nor inside an installed package, and the hub "
+            f"could not be asked for it ({why})"
+            f"{hint or '; correct it, give a local or s3:// directory, or download it beforehand'}"
         ) from None
 
 
-def _nearest_package(path: str) -> str:
-    """The installed package whose name is a typing error away; '' where none is."""
-    packages = [module.name for module in pkgutil.iter_modules() if module.ispkg]
-    return meant(path.partition("/")[0], packages, cutoff=0.8)
+def _meant_package(path: str) -> str:
+    """Which directory of an installed package was meant, if all but the package's name is right; else ''."""
+    inside = path.partition("/")[2]
+    homes = {m.name: getattr(m.module_finder, "path", None) for m in pkgutil.iter_modules() if m.ispkg}
+    packages = [name for name, home in homes.items() if home and Path(home, name, inside).is_dir()]
+    return meant(path, [f"{name}/{inside}" for name in packages], cutoff=0.8) if inside else ""
