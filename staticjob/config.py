@@ -8,11 +8,14 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
+    Strict,
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticKnownError
 
 from staticjob.explain import nearest
 from staticjob.schedule import PRESETS, is_schedule, is_timezone
@@ -22,6 +25,17 @@ from staticjob.uris import checked_uri, writable_uri
 Auto = Literal["auto"]
 Uri = Annotated[str, AfterValidator(checked_uri)]
 Callable = Annotated[str, Field(pattern=r"^\w+(\.\w+)+$")]  # module.function, importable by Airflow
+
+
+def _no_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        raise PydanticKnownError("float_type")
+    return value
+
+
+# Python counts true as 1. A Number may be text, as YAML reads 1e-3.
+Whole = Annotated[int, Strict()]
+Number = Annotated[float, BeforeValidator(_no_boolean)]
 
 
 class Section(BaseModel):
@@ -45,7 +59,7 @@ class ModelConfig(Section):
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",
         description="auto: cuda where there is one, else cpu",
     )
-    device_memory_gib: float | None = Field(
+    device_memory_gib: Number | None = Field(
         default=None, gt=0, description="memory to plan with where the planner cannot see the device"
     )
     trust_remote_code: bool = Field(default=False, description="run code shipped with the model")
@@ -90,16 +104,16 @@ class OutputConfig(Section):
 class BatchingConfig(Section):
     """How rows become rectangles."""
 
-    token_budget: Auto | Annotated[int, Field(gt=0)] = Field(
+    token_budget: Auto | Annotated[Whole, Field(gt=0)] = Field(
         default="auto", description="slots of one batch, B x L; auto: from memory and device"
     )
-    max_rungs: Auto | Annotated[int, Field(gt=0)] = Field(
+    max_rungs: Auto | Annotated[Whole, Field(gt=0)] = Field(
         default="auto", description="auto: a rung is added while it saves more than it costs"
     )
-    ladder: tuple[Annotated[int, Field(gt=0)], ...] | None = Field(
+    ladder: tuple[Annotated[Whole, Field(gt=0)], ...] | None = Field(
         default=None, description="fixed rungs, ascending, instead of chosen ones"
     )
-    chunk_slots: Auto | Annotated[int, Field(gt=0)] = Field(
+    chunk_slots: Auto | Annotated[Whole, Field(gt=0)] = Field(
         default="auto", description="slots of one chunk, the unit of retry and commit"
     )
 
@@ -116,13 +130,13 @@ class BatchingConfig(Section):
 class LimitsConfig(Section):
     """What a row may be, and how many may fail."""
 
-    max_length: Auto | Annotated[int, Field(gt=0)] = Field(
+    max_length: Auto | Annotated[Whole, Field(gt=0)] = Field(
         default="auto", description="tokens per row, special tokens included; auto: the model's own limit"
     )
     overflow: Literal["truncate", "refuse"] = Field(
         default="truncate", description="a longer row is cut (status truncated) or refused (too_long)"
     )
-    max_error_rate: float = Field(
+    max_error_rate: Number = Field(
         default=0.01,
         ge=0,
         le=1,
@@ -143,7 +157,7 @@ class EmbedConfig(Section):
     prompt_name: Auto | str = Field(
         default="auto", description="one of the prompts in the model's own files; auto: its default, if any"
     )
-    dimensions: int | None = Field(
+    dimensions: Whole | None = Field(
         default=None, gt=0, description="first components kept (Matryoshka), before normalising"
     )
     output_dtype: Literal["float32", "float16", "int8", "binary"] = Field(
@@ -188,7 +202,7 @@ class RerankConfig(Section):
 class HandoverConfig(Section):
     """When rows leave the static engine for vLLM."""
 
-    least_gain: float = Field(
+    least_gain: Number = Field(
         default=0.05, ge=0, lt=1, description="forecast saving, of the time left, worth a change of engine"
     )
 
@@ -196,17 +210,17 @@ class HandoverConfig(Section):
 class GenerateConfig(Section):
     """Options of the task `generate`. Temperature 0 is greedy."""
 
-    max_new_tokens: int = Field(gt=0, description="tokens a row may generate, its end token included")
-    min_new_tokens: int = Field(default=0, ge=0, description="tokens before a row may end")
-    temperature: float = Field(default=0.0, ge=0)
-    top_p: float = Field(default=1.0, gt=0, le=1, description="1 filters nothing")
-    top_k: int = Field(default=0, ge=0, description="0 filters nothing")
-    seed: int = Field(default=0, ge=0, lt=2**63, description="of every row's own random stream")
-    n: int = Field(default=1, ge=1, le=1024, description="samples of every row; above 1, columns hold lists")
+    max_new_tokens: Whole = Field(gt=0, description="tokens a row may generate, its end token included")
+    min_new_tokens: Whole = Field(default=0, ge=0, description="tokens before a row may end")
+    temperature: Number = Field(default=0.0, ge=0)
+    top_p: Number = Field(default=1.0, gt=0, le=1, description="1 filters nothing")
+    top_k: Whole = Field(default=0, ge=0, description="0 filters nothing")
+    seed: Whole = Field(default=0, ge=0, lt=2**63, description="of every row's own random stream")
+    n: Whole = Field(default=1, ge=1, le=1024, description="samples of a row; above 1, columns hold lists")
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         default=(), description="strings that end a text; they are cut from it"
     )
-    stop_token_ids: tuple[int, ...] = Field(
+    stop_token_ids: tuple[Whole, ...] = Field(
         default=(), description="tokens that end a text, like the model's own"
     )
     ignore_eos: bool = Field(default=False, description="go on after the model's own end token")
@@ -226,7 +240,7 @@ class GenerateConfig(Section):
 class CostConfig(Section):
     """Prices for the forecast and the report."""
 
-    gpu_hour: float | None = Field(default=None, ge=0, description="price of one device for one hour")
+    gpu_hour: Number | None = Field(default=None, ge=0, description="price of one device for one hour")
 
 
 class AirflowConfig(Section):
@@ -240,9 +254,9 @@ class AirflowConfig(Section):
     pool: str = Field(default="gpu", description="pool of the chunk tasks: slots = GPUs")
     queue: str = Field(default="gpu", description="queue of the chunk tasks")
     cpu_queue: str | None = Field(default=None, description="queue of all other tasks")
-    max_active_runs: int = Field(default=1, ge=1, description="runs of this DAG at once")
-    retries: int = Field(default=3, ge=0, description="retries after infrastructure failures")
-    max_mapped_tasks: int = Field(
+    max_active_runs: Whole = Field(default=1, ge=1, description="runs of this DAG at once")
+    retries: Whole = Field(default=3, ge=0, description="retries after infrastructure failures")
+    max_mapped_tasks: Whole = Field(
         default=512, ge=1, le=1024, description="most mapped tasks of one step; core.max_map_length caps it"
     )
     aws_conn_id: str | None = Field(
@@ -251,14 +265,14 @@ class AirflowConfig(Section):
     on_missing_input: Literal["fail", "skip", "wait"] = Field(
         default="fail", description="wait holds no worker; skip ends the run well, its steps skipped"
     )
-    wait_hours: float = Field(
+    wait_hours: Number = Field(
         default=24.0, gt=0, description="longest wait for the input; then the run fails"
     )
     on_success: Callable | None = Field(
         default=None, description="called with the context of a run that ended"
     )
     on_failure: Callable | None = Field(default=None, description="called with the context of a failed run")
-    deadline_hours: float | None = Field(
+    deadline_hours: Number | None = Field(
         default=None,
         gt=0,
         description="time from the queueing of a run to its end; then on_deadline is called",

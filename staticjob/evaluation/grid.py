@@ -20,7 +20,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from staticjob.config import JobConfig, Section
+from staticjob.config import JobConfig, Section, Whole
 from staticjob.errors import ConfigError
 from staticjob.job_file import apply_override, fill_date, read_job_file, validate_job
 from staticjob.layout import join
@@ -52,7 +52,7 @@ class Metric(Section):
     group_by: str | None = Field(
         default=None, description="kept column: the choices of one question, the documents of one query"
     )
-    k: int = Field(default=10, gt=0, description="ndcg: documents that count")
+    k: Whole = Field(default=10, gt=0, description="ndcg: documents that count")
     pattern: str | None = Field(
         default=None, description="exact_match: the answer is its last match (first group) in text and gold"
     )
