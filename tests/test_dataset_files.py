@@ -141,6 +141,17 @@ def test_an_output_inside_the_input_is_refused(tmp_path: Path, s3: Any) -> None:
     assert discover(tmp_path / "in/a.jsonl", str(tmp_path / "in"))
 
 
+def test_an_input_inside_the_output_is_refused(tmp_path: Path, s3: Any) -> None:
+    fill(tmp_path, "data/in/a.jsonl", "data/in/p.parquet")
+    s3.put("data/in/a.jsonl", LINE.encode())
+    for data in (f"{tmp_path}/data", f"{s3.uri}/data"):
+        for source in (f"{data}/in", f"{data}/in/", f"{data}/in/a.jsonl"):
+            for output in (data, f"{data}/"):
+                with pytest.raises(ConfigError, match="choose an output beside it"):
+                    discover(source, output)
+            assert discover(source, f"{data}/out")
+
+
 def test_a_key_that_would_leave_the_output_folder_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ("../x.csv", "a//x.csv", "a/./x.csv"):
         item = PinnedObject(uri=f"s3://b/in/{key}", size=1, version="v")

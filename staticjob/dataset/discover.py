@@ -36,10 +36,10 @@ UNSPEAKABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 def discover(config: InputConfig, output: str | None = None) -> tuple[InputFile, ...]:
     """The data objects of the input, pinned, in natural order (2 before 10).
 
-    output: URI of the job's output; refused where it would be read as input or overwrite it.
+    output: URI of the job's output; refused where it would be read as input, hold or overwrite it.
     Raises MissingInputError for an input without data, DataError for an empty (0 bytes) data
-    object, a suffix that names no format, or a path that cannot be mirrored; ConfigError for an
-    output in the input.
+    object, a suffix that names no format, or a path that cannot be mirrored; ConfigError where input
+    and output overlap.
     """
     found = storage.list_objects(config.uri)
     single = [item.uri for item in found] == [config.uri] and not config.uri.endswith("/")
@@ -158,6 +158,13 @@ def _refuse_overlap(source: str, output: str, files: Collection[InputFile], sing
         raise ConfigError(
             f"output.uri {output} lies in input.uri {source}: the next run would read results as input; "
             "choose an output outside"
+        )
+    # A single file may lie beside its result, where the suffixes tell them apart.
+    home = folder if not single else folder.rstrip("/").rpartition("/")[0] + "/"
+    if home.startswith(target) and home != target:
+        raise ConfigError(
+            f"input.uri {source} lies in output.uri {output}: who reads the output would take the input for "
+            "results; choose an output beside it"
         )
     for file in files:
         if _canonical(join(output, file.output)) in inputs:
