@@ -14,7 +14,7 @@ from staticjob.errors import DataError, InfrastructureError
 from staticjob.layout import Output, Work
 from staticjob.ledger import Ledger
 from staticjob.merge import displaced
-from staticjob.merging.audit import audit, check_error_rate, item_statuses, too_many_errors
+from staticjob.merging.audit import audit, check_error_rate, too_many_errors
 from staticjob.merging.gather import LOOKUPS_AHEAD, in_order, read_commits
 from staticjob.planning import history
 from staticjob.planning.rates import measured_rates
@@ -44,9 +44,8 @@ def finish(work: Work, prepared: Prepared, plan: Plan) -> tuple[Manifest, bool]:
     statuses = audit(prepared, plan, by_chunk, merges)
     _check_standing(work, prepared, merges)
     manifest = _manifest(prepared, plan, commits, merges, statuses)
-    counted, ceiling = item_statuses(plan, commits), prepared.config.limits.max_error_rate
     before = _finished(output, manifest)
-    if before is not None and not too_many_errors(counted, ceiling):
+    if before is not None and not too_many_errors(prepared, plan, commits):
         log.info("%s: finished before by the same run, nothing to do", output.uri)
         return before, True
     report = make_report(prepared, plan, commits)
@@ -57,7 +56,7 @@ def finish(work: Work, prepared: Prepared, plan: Plan) -> tuple[Manifest, bool]:
     held.check()
     store_report(prepared, report)
     try:
-        check_error_rate(counted, ceiling, plan, commits)
+        check_error_rate(prepared, plan, commits)
     except DataError:
         claim.withdraw_success(held)
         raise

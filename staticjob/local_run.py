@@ -9,6 +9,7 @@ from staticjob import steps
 from staticjob.config import JobConfig
 from staticjob.finish import finish
 from staticjob.layout import Work
+from staticjob.merging.audit import warn_of_errors
 from staticjob.prepare import prepare
 from staticjob.records import Manifest, Prepared, RowError
 from staticjob.running.pack import run_pack
@@ -49,6 +50,7 @@ def run_job(config: JobConfig, shared_tokens: str | None = None) -> Outcome:
         plan.forecast.basis,
     )
     steps.warn_without_rows(prepared, plan)
+    warn_of_errors(prepared, plan)
     ids = [chunk.id for chunk in plan.chunks]
     with StopFlag() as stop, Reporter(plan, ids) as reporter:
         result = run_pack(work, prepared, plan, ids, stop, reporter)

@@ -99,12 +99,13 @@ class JobStatus:
         }
 
     def trouble(self) -> list[str]:
-        """Why the job does not go on, as far as its objects say."""
+        """Why the job does not go on, or will end in vain, as far as its objects say."""
         lines = [f"{p.chunk}: {p.reason}" for p in self.progress if p.state in ("failed", "stopped")]
-        if self.plan and self.state == "failed" and not lines:
+        if self.plan and too_many_errors(self.prepared, self.plan, self.commits):
             failed = item_statuses(self.plan, self.commits)[Status.ERROR]
             ceiling = self.prepared.config.limits.max_error_rate
-            lines.append(f"{failed} rows have status error, limits.max_error_rate allows {ceiling:.2%}")
+            end = "" if self.state == "failed" else "; the run will end without _SUCCESS"
+            lines.append(f"{failed} rows have status error, limits.max_error_rate allows {ceiling:.2%}{end}")
         return lines
 
     def first_errors(self) -> list[RowError]:
@@ -206,8 +207,7 @@ def _state(
     if plan is None:
         return "tokenizing" if splits_done else "prepared"
     if len(commits) == len(plan.chunks):
-        failed = too_many_errors(item_statuses(plan, commits), prepared.config.limits.max_error_rate)
-        if failed:
+        if too_many_errors(prepared, plan, commits):
             return "failed"
         held = claim.holder(output)
         return "overtaken" if held and held.fingerprint != prepared.fingerprint else "merging"

@@ -151,6 +151,24 @@ def test_an_input_without_rows_is_said_and_goes_well(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "_SUCCESS").exists()
 
 
+def test_too_many_rows_in_error_are_said_before_anything_is_computed(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("id,text\n1,one\n2,two,too\n")
+    job = write_job(tmp_path)
+    planned = staticjob("plan", str(job))
+    assert planned.returncode == 0, planned.stderr
+    rate = "1 of 2 rows have status error (50.00%), limits.max_error_rate allows 1.00%; first: a.csv line 3: "
+    assert f"warning: {rate}" in planned.stderr
+    assert answer("status", str(tmp_path / "out"))["trouble"] == [
+        "1 rows have status error, limits.max_error_rate allows 1.00%; the run will end without _SUCCESS"
+    ]
+    done = staticjob("run", str(job))
+    assert done.returncode == 2
+    assert done.stderr.count(rate) == 2, "as a warning, and as the error the run ended with"
+    assert (tmp_path / "out" / "a.parquet").exists(), "every row was answered"
+    assert (tmp_path / "out" / "report.html").exists()
+
+
 def test_a_dry_run_forecasts_and_writes_nothing(tmp_path: Path) -> None:
     write_input(str(tmp_path / "in"), texts(60))
     job = write_job(tmp_path)

@@ -124,6 +124,7 @@ def plan(
 
     from staticjob import steps
     from staticjob.layout import Output
+    from staticjob.merging.audit import warn_of_errors
     from staticjob.prepare import prepare
     from staticjob.terminal.payloads import plan_json
 
@@ -151,6 +152,7 @@ def plan(
         made = draft(place, prepared)
         work_uri = place.uri
     steps.warn_without_rows(prepared, made)
+    warn_of_errors(prepared, made)
     console.emit({"work": work_uri, **plan_json(made)}, as_json, lambda: _show_plan(made))
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from staticjob.errors import DataError
 from staticjob.records import Chunk, Commit, MergeCommit, Plan, Prepared, RowError, Status
+
+log = logging.getLogger(__name__)
 
 SHOWN_ERRORS = 3
 
@@ -62,24 +65,41 @@ def item_statuses(plan: Plan, commits: Iterable[Commit]) -> Counter[Status]:
     return _total(commit.statuses for commit in commits) + Counter(plan.answered)
 
 
-def too_many_errors(statuses: Mapping[Status, int], ceiling: float) -> bool:
-    """Whether the share of rows with status error is above `ceiling`."""
-    return statuses.get(Status.ERROR, 0) > ceiling * sum(statuses.values())
+def too_many_errors(prepared: Prepared, plan: Plan, commits: Iterable[Commit]) -> bool:
+    """Whether the rows with status error are more, of all rows, than the job allows.
+
+    No later commit takes it back: with some of the commits, or none, it tells how the run will end.
+    """
+    failed = item_statuses(plan, commits)[Status.ERROR]
+    return failed > prepared.config.limits.max_error_rate * plan.items
 
 
-def check_error_rate(
-    statuses: Mapping[Status, int], ceiling: float, plan: Plan, commits: Iterable[Commit]
-) -> None:
-    """Raise DataError when the share of rows with status error is above `ceiling`."""
-    if not too_many_errors(statuses, ceiling):
-        return
-    rows = sum(statuses.values())
-    failed = statuses[Status.ERROR]
+def check_error_rate(prepared: Prepared, plan: Plan, commits: Sequence[Commit]) -> None:
+    """Raise DataError when there are too many rows with status error."""
+    if too_many_errors(prepared, plan, commits):
+        raise DataError(
+            f"{_rate(prepared, plan, commits)}. There is no _SUCCESS: mend the rows or raise the limit, and "
+            "run again"
+        )
+
+
+def warn_of_errors(prepared: Prepared, plan: Plan) -> None:
+    """Say before anything is spent that the run will fail: too many rows have failed in tokenize."""
+    if too_many_errors(prepared, plan, ()):
+        log.warning(
+            "warning: %s. The run would answer the other rows, write its report and end without _SUCCESS: "
+            "mend the rows or raise the limit first",
+            _rate(prepared, plan, ()),
+        )
+
+
+def _rate(prepared: Prepared, plan: Plan, commits: Sequence[Commit]) -> str:
+    failed = item_statuses(plan, commits)[Status.ERROR]
     errors = [*plan.first_errors, *(error for commit in commits for error in commit.first_errors)]
-    raise DataError(
-        f"{failed} of {rows} rows have status error ({failed / rows:.2%}), limits.max_error_rate allows "
-        f"{ceiling:.2%}; first: {'; '.join(map(_name, errors[:SHOWN_ERRORS]))}. There is no _SUCCESS: "
-        "mend the rows or raise the limit, and run again"
+    return (
+        f"{failed} of {plan.items} rows have status error ({failed / plan.items:.2%}), limits.max_error_rate "
+        f"allows {prepared.config.limits.max_error_rate:.2%}; first: "
+        f"{'; '.join(map(_name, errors[:SHOWN_ERRORS]))}"
     )
 
 
