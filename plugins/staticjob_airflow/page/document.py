@@ -208,12 +208,14 @@ class JobLine(Part):
 
     run: RunInfo
     notice: Notice | None
-    facts_of: RunInfo | None = Field(description="the earlier run whose numbers follow; None: its own")
-    rows_done: int | None
-    rows: int | None
-    useful_share: float | None
-    cost: float | None
-    trend: Trend
+    facts_of: RunInfo | None = Field(
+        default=None, description="the earlier run whose numbers follow; None: its own, if any"
+    )
+    rows_done: int | None = None
+    rows: int | None = None
+    useful_share: float | None = None
+    cost: float | None = None
+    trend: Trend = Trend(runs=())
 
 
 class Overview(Part):

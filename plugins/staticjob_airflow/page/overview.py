@@ -9,7 +9,6 @@ from staticjob_airflow.page.facts import status_of, trend_of
 from staticjob_airflow.page.reasons import waiting_for_pool, without_job
 from staticjob_airflow.page.runs import Run, prepared_before
 from staticjob_airflow.page.snapshots import Snapshots
-from staticjob_airflow.page.trend import trend
 from staticjob_airflow.stores import Stores
 
 
@@ -19,7 +18,7 @@ def job_line(run: Run, snapshots: Snapshots, stores: Stores) -> JobLine:
     try:
         return _line(run, run, notice, snapshots, stores) or _earlier_line(run, notice, snapshots, stores)
     except StaticJobError as error:
-        return _empty_line(run, Notice(text=str(error)))
+        return JobLine(run=run.info, notice=Notice(text=str(error)))
 
 
 def _earlier_line(run: Run, notice: Notice | None, snapshots: Snapshots, stores: Stores) -> JobLine:
@@ -27,7 +26,7 @@ def _earlier_line(run: Run, notice: Notice | None, snapshots: Snapshots, stores:
         line = _line(run, earlier, notice, snapshots, stores)
         if line is not None:
             return line
-    return _empty_line(run, notice)
+    return JobLine(run=run.info, notice=notice)
 
 
 def _line(
@@ -49,17 +48,4 @@ def _line(
         useful_share=page.totals.useful_share if page.totals else None,
         cost=page.money.cost if page.money else None,
         trend=past,
-    )
-
-
-def _empty_line(run: Run, notice: Notice | None) -> JobLine:
-    return JobLine(
-        run=run.info,
-        notice=notice,
-        facts_of=None,
-        rows_done=None,
-        rows=None,
-        useful_share=None,
-        cost=None,
-        trend=trend(None),
     )
