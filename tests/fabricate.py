@@ -16,9 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from staticjob import claim, dataset, storage
+from staticjob.finish import finish
 from staticjob.job_file import validate_job
 from staticjob.layout import Output, Work, join
 from staticjob.ledger import Ledger
+from staticjob.merge import merge_group
 from staticjob.records import (
     ROW_DTYPE,
     Chunk,
@@ -26,6 +28,7 @@ from staticjob.records import (
     FileSlice,
     Forecast,
     InputFile,
+    Manifest,
     MemoryPlan,
     MergeGroup,
     ModelFiles,
@@ -91,6 +94,20 @@ class Fabricated:
                 }
             )
         return rows
+
+    def rows(self) -> list[dict[str, object]]:
+        """Rows of all output files."""
+        return [row for file in range(len(self.prepared.files)) for row in self.published(file).to_pylist()]
+
+    def rows_expected(self) -> list[dict[str, object]]:
+        return [row for file in range(len(self.prepared.files)) for row in self.expected_rows(file)]
+
+    def merge(self) -> None:
+        for group in self.plan.groups:
+            merge_group(self.work, self.prepared, self.plan, group)
+
+    def finish(self) -> tuple[Manifest, bool]:
+        return finish(self.work, self.prepared, self.plan)
 
     def commit_chunk(self, index: int, table: pa.Table | None = None) -> Commit:
         """Store a chunk's result (or `table` in its place) and its commit."""

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fabricate import Fabricated, fabricate
+from fabricate import fabricate
 
 from staticjob import dataset, steps, storage
 from staticjob.errors import ConfigError, DataError, InfrastructureError
@@ -26,24 +26,19 @@ from staticjob.records import Block, Status
 from staticjob.running import results
 
 
-def merge_all(made: Fabricated) -> None:
-    for group in made.plan.groups:
-        merge_group(made.work, made.prepared, made.plan, group)
-
-
 @pytest.mark.parametrize("groups", [((0, 1, 2, 3),), ((0,), (1, 3), (2,))])
 def test_output_files_hold_the_inputs_rows_in_the_inputs_order(
     tmp_path: Path, groups: tuple[tuple[int, ...], ...]
 ) -> None:
     made = fabricate(tmp_path, groups=groups)
-    merge_all(made)
+    made.merge()
     for file in range(4):
         assert made.published(file).to_pylist() == made.expected_rows(file)
 
 
 def test_merge_works_on_an_s3_store(s3) -> None:
     made = fabricate(s3.uri, groups=((0, 1), (2, 3)))
-    merge_all(made)
+    made.merge()
     for file in range(4):
         assert made.published(file).to_pylist() == made.expected_rows(file)
     assert s3.open_uploads() == []
@@ -51,7 +46,7 @@ def test_merge_works_on_an_s3_store(s3) -> None:
 
 def test_embeddings_are_fixed_size_lists_of_float32_and_null_without_a_result(tmp_path: Path) -> None:
     made = fabricate(tmp_path)
-    merge_all(made)
+    made.merge()
     column = made.published(0)["embedding"]
     assert column.type == pa.list_(pa.field("element", pa.float32()), 4)
     nulls = [s not in {Status.OK, Status.TRUNCATED} for s in made.statuses[0]]
@@ -63,7 +58,7 @@ def test_embeddings_are_stored_split_by_byte_without_dictionary_and_other_column
     tmp_path: Path,
 ) -> None:
     made = fabricate(tmp_path)
-    merge_all(made)
+    made.merge()
     group = pq.ParquetFile(made.output.file("p0.parquet")).metadata.row_group(0)
     columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
     assert set(columns["embedding.list.element"].encodings) == {"RLE", "BYTE_STREAM_SPLIT"}
@@ -73,14 +68,14 @@ def test_embeddings_are_stored_split_by_byte_without_dictionary_and_other_column
 
 def test_a_file_without_rows_becomes_an_output_with_the_same_schema_and_no_rows(tmp_path: Path) -> None:
     made = fabricate(tmp_path)
-    merge_all(made)
+    made.merge()
     assert made.published(1).num_rows == 0
     assert made.published(1).schema == made.published(0).schema
 
 
 def test_a_job_that_keeps_no_column_publishes_the_results_alone(tmp_path: Path) -> None:
     made = fabricate(tmp_path, keep=())
-    merge_all(made)
+    made.merge()
     assert made.published(3).column_names == ["embedding", "status", "reason", "n_tokens", "engine", "rung"]
     assert [r["embedding"] for r in made.published(3).to_pylist()] == [
         r["embedding"] for r in made.expected_rows(3)
@@ -227,7 +222,7 @@ def test_the_spool_has_no_name_so_that_a_killed_merge_leaves_no_file(
         return real(*args)
 
     monkeypatch.setattr(dataset, "read_kept", watched)
-    merge_all(fabricate(tmp_path / "job"))
+    fabricate(tmp_path / "job").merge()
     assert seen == list(scratch.iterdir()) == []
 
 
@@ -283,7 +278,7 @@ def test_store_requests_grow_with_chunks_not_with_files_times_chunks(
     reads = []
     real = storage.read_range
     monkeypatch.setattr(storage, "read_range", lambda *a: reads.append(str(a[0])) or real(*a))
-    merge_all(made)
+    made.merge()
     results_read = [r for r in reads if r.endswith("result-x.arrow")]
     assert len(results_read) <= len(made.plan.chunks) + 1
 
