@@ -56,17 +56,18 @@ class _Entry:
 
 
 class Snapshots:
-    """Reads jobs by work prefix, each at most once in `FRESH_SECONDS`, and no object twice.
-
-    store: what tells apart stores that have the same addresses, the connection's name.
-    """
+    """Reads jobs by work prefix, each at most once in `FRESH_SECONDS`, and no object twice."""
 
     def __init__(self) -> None:
         self._jobs: _Newest[tuple[str | None, str], _Entry] = _Newest(KEPT_JOBS)
         self._records: _Newest[tuple[str | None, str, str], Any] = _Newest(KEPT_RECORDS)
 
     def get(self, work: str, store: str | None = None, *, latest: bool = False) -> JobStatus:
-        """A snapshot of the job. latest: read it now, for a run of which nobody will ask again."""
+        """A snapshot of the job.
+
+        store: the connection's name, which tells apart stores that have the same addresses.
+        latest: read it now, for a run of which nobody will ask again.
+        """
         entry = self._jobs.get_or_make((store, work), _Entry)
         with entry.lock:
             old = time.monotonic() - entry.taken > FRESH_SECONDS
