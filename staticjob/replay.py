@@ -19,15 +19,9 @@ from staticjob.models import model_files
 from staticjob.record import Record
 from staticjob.records import Chunk, Plan, Prepared
 from staticjob.running.parts import read_rows
-from staticjob.verify import (
-    ROUNDING,
-    Comparison,
-    Sample,
-    engine_again,
-    read_published,
-    read_samples,
-    run_again,
-)
+from staticjob.verify import ROUNDING
+from staticjob.verifying.again import Comparison, engine_again, run_again
+from staticjob.verifying.samples import Sample, read_published, read_samples
 
 
 class RowVerdict(Record):

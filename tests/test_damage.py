@@ -26,7 +26,7 @@ from staticjob.prepare import prepare
 from staticjob.records import Commit, Started
 from staticjob.running import results
 from staticjob.running.assemble import batches
-from staticjob.verify import read_samples
+from staticjob.verifying.samples import read_samples
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,7 @@ from staticjob.generating.policy import Scope
 from staticjob.generating.tail_policy import TailPolicy
 from staticjob.generating.text_rows import PromptBatch, RowKey
 from staticjob.tasks.generate import options_of
-
-if TYPE_CHECKING:
-    from staticjob.verify import Standing
+from staticjob.verifying.samples import Places
 
 # Compared columns: what was written, and why it ended.
 COLUMNS = ("text", "finish_reason")
@@ -49,7 +47,7 @@ class TextsAgain:
         shape: Shape,
         ids: NDArray[np.int32],
         lengths: NDArray[np.int32],
-        samples: Standing,
+        samples: Places,
     ) -> HeadResult:
         """Columns of objects [B]; with n samples a row's value is a list of n."""
         rows = [(-1, i) if s is None else (s.file, s.row) for i, s in enumerate(samples)]

@@ -1,0 +1,128 @@
+"""Rows run again beside other neighbours, their results compared bit by bit with the published ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from staticjob import tasks
+from staticjob.config import JobConfig
+from staticjob.running.finite import make_finite
+from staticjob.verifying.samples import Places, Sample
+
+if TYPE_CHECKING:
+    from staticjob.engine import HeadResult, Shape
+
+
+class Again(Protocol):
+    """What runs rows again."""
+
+    device: str
+    dtype: str
+
+    @property
+    def columns(self) -> Sequence[str]: ...
+
+    def run(
+        self,
+        shape: Shape,
+        ids: NDArray[np.int32],
+        lengths: NDArray[np.int32],
+        samples: Places,
+    ) -> HeadResult:
+        """ids [B, L], lengths [B] (0 for a dummy row), and who stands at each place [B]."""
+
+
+def engine_again(config: JobConfig, model_dir: Path, shapes: Sequence[Shape]) -> Again:
+    # Deferred: torch.
+    if tasks.TASKS[config.task].generates:
+        from staticjob.generating.verify_texts import TextsAgain
+
+        return TextsAgain(model_dir, config, shapes)
+    return _HeadsAgain(model_dir, config, shapes)
+
+
+class _HeadsAgain:
+    """The engine of a task with one pass a row."""
+
+    def __init__(self, model_dir: Path, config: JobConfig, shapes: Sequence[Shape]) -> None:
+        from staticjob.engine import StaticEngine
+
+        self._engine = StaticEngine(model_dir, config, shapes)
+        self.device, self.dtype = self._engine.device, self._engine.dtype
+        self.columns = [field.name for field in self._engine.fields()]
+
+    def run(
+        self,
+        shape: Shape,
+        ids: NDArray[np.int32],
+        lengths: NDArray[np.int32],
+        samples: Places,
+    ) -> HeadResult:
+        boundaries = np.array([-1 if s is None else s.boundary for s in samples], np.int32)
+        result = self._engine.run(shape, ids, lengths, boundaries)
+        return make_finite(self._engine, result, ids, lengths, boundaries)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One row run again. differing: columns with other bits, and the largest difference of a number."""
+
+    sample: Sample
+    differing: dict[str, float]
+
+    @property
+    def equal(self) -> bool:
+        return not self.differing
+
+    @property
+    def difference(self) -> float:
+        """Infinite where the row is not finite now."""
+        return max(self.differing.values(), default=0.0)
+
+
+def run_again(
+    again: Again, length: int, batch: int, samples: Sequence[Sample], rng: np.random.Generator
+) -> Iterator[Comparison]:
+    """Each row compared twice: run in full batches, and in half-empty ones, at random places.
+
+    A row that comes out not finite, in float32 neither, differs infinitely in all its columns.
+    """
+    from staticjob.engine import Shape
+
+    for members in (batch, max(1, batch // 2)):
+        order = rng.permutation(len(samples))
+        for begin in range(0, len(samples), members):
+            group = [samples[i] for i in order[begin : begin + members]]
+            places = rng.choice(batch, len(group), replace=False)
+            ids = np.zeros((batch, length), np.int32)
+            lengths = np.zeros(batch, np.int32)
+            standing: list[Sample | None] = [None] * batch
+            for place, sample in zip(places, group, strict=True):
+                ids[place, : len(sample.ids)] = sample.ids
+                lengths[place] = len(sample.ids)
+                standing[place] = sample
+            result = again.run(Shape(length, batch), ids, lengths, standing)
+            for place, sample in zip(places, group, strict=True):
+                if not result.finite[place]:  # the published one was
+                    yield Comparison(sample, dict.fromkeys(sample.published, math.inf))
+                    continue
+                new = {name: result.columns[name][place] for name in sample.published}
+                compared = {name: _compare(new[name], old) for name, old in sample.published.items()}
+                yield Comparison(
+                    sample, {name: size for name, (equal, size) in compared.items() if not equal}
+                )
+
+
+def _compare(new: Any, old: Any) -> tuple[bool, float]:
+    """Whether two results are equal to the bit, and the largest difference of a number; labels have none."""
+    if isinstance(new, str | list):
+        return list(new) == list(old), 0.0
+    difference = np.abs(np.asarray(new, np.float64) - np.asarray(old, np.float64)).max()
+    return np.asarray(new).tobytes() == np.asarray(old).tobytes(), float(difference)
