@@ -23,7 +23,7 @@ def main() -> None:
     for path in (PASSWORDS.parent, PASSWORDS):
         os.chown(path, AIRFLOW_USER, 0)
     airflow("db", "migrate")
-    airflow("pools", "set", "gpu", str(GPUS), "one slot per GPU")
+    make_pool()
     store = boto3.client("s3")
     present = {bucket["Name"] for bucket in store.list_buckets()["Buckets"]}
     for name in buckets(JOBS):
@@ -31,9 +31,18 @@ def main() -> None:
             store.create_bucket(Bucket=name)
 
 
-def airflow(*words: str) -> None:
-    """Run a command of Airflow's as the user of its services, who must be able to write its logs."""
-    subprocess.run(["airflow", *words], check=True, user=AIRFLOW_USER, group=0)
+def make_pool() -> None:
+    """The pool, unless it is there: a person may have given it more slots."""
+    if not airflow("pools", "get", "gpu", check=False):
+        airflow("pools", "set", "gpu", str(GPUS), "one slot per GPU")
+
+
+def airflow(*words: str, check: bool = True) -> bool:
+    """Run a command of Airflow's as the user of its services, who must be able to write its logs.
+
+    Returns whether it succeeded; with `check`, one that failed raises CalledProcessError.
+    """
+    return subprocess.run(["airflow", *words], check=check, user=AIRFLOW_USER, group=0).returncode == 0
 
 
 def buckets(jobs: Path) -> list[str]:

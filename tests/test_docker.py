@@ -147,6 +147,20 @@ def test_workers_listen_to_the_queues_of_the_dags_and_the_pool_of_the_dags_is_ma
     assert f'"pools", "set", "{settings.pool}"' in init
 
 
+@pytest.mark.parametrize("present", [False, True])
+def test_a_pool_that_is_there_keeps_its_slots(present: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_pool = runpy.run_path(str(DOCKER / "init.py"))["make_pool"]
+    called = []
+
+    def airflow(*words: str, check: bool = True) -> bool:
+        called.append(words[:3])
+        return present
+
+    monkeypatch.setitem(make_pool.__globals__, "airflow", airflow)
+    make_pool()
+    assert called == [("pools", "get", "gpu"), ("pools", "set", "gpu")][: 1 if present else 2]
+
+
 def test_the_buckets_of_the_job_files_are_made(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("input: {uri: s3://in/x}\noutput: {uri: 's3://out-2/{date}/'}")
     (tmp_path / "b.yaml").write_text("input: {uri: s3://in/y}")
