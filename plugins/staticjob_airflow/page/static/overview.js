@@ -13,7 +13,7 @@ function show({ jobs }) {
     const cell = find("jobs").tBodies[0].rows[at].cells[6];
     if (job.trend.runs.length) cell.replaceChildren(picture(job));
   });
-  return jobs.every((job) => job.run.final);
+  return jobs.length > 0 && jobs.every((job) => job.run.final);
 }
 
 function line({ run, notice, facts_of: facts, rows_done: done, rows, useful_share: share, cost }) {
