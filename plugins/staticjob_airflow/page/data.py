@@ -29,20 +29,7 @@ def job_page(status: JobStatus) -> JobPage:
     """Everything the page shows of a job."""
     plan = status.plan
     if plan is None:
-        return JobPage(
-            info=_info(status),
-            totals=None,
-            speed=None,
-            memory=None,
-            money=None,
-            rungs=(),
-            chunks=(),
-            curves=(),
-            statuses={},
-            rows_pending=0,
-            errors=(),
-            trouble=tuple(status.trouble()),
-        )
+        return JobPage(info=_info(status), trouble=tuple(status.trouble()))
     standing: list[Commit | Progress] = [*status.commits, *status.progress]
     records = {record.chunk: record for record in standing}
     map_indexes = {chunk: i for i, pack in enumerate(plan.packs) for chunk in pack}

@@ -143,20 +143,22 @@ class CurveRow(Part):
 
 
 class JobPage(Part):
-    """All about the job of a run."""
+    """All about the job of a run; before the plan, only what it is and what troubles it."""
 
     info: JobInfo
-    totals: Totals | None = Field(description="None before the plan")
-    speed: Speed | None
-    memory: Memory | None
-    money: Money | None
-    rungs: tuple[RungRow, ...] = Field(description="longest first")
-    chunks: tuple[ChunkRow, ...] = Field(description="longest first")
-    curves: tuple[CurveRow, ...] = Field(description="of committed chunks that generate, longest first")
-    statuses: dict[str, int] = Field(description="rows answered so far")
-    rows_pending: int
-    errors: tuple[ErrorRow, ...]
     trouble: tuple[str, ...]
+    totals: Totals | None = None
+    speed: Speed | None = None
+    memory: Memory | None = None
+    money: Money | None = None
+    rungs: tuple[RungRow, ...] = Field(default=(), description="longest first")
+    chunks: tuple[ChunkRow, ...] = Field(default=(), description="longest first")
+    curves: tuple[CurveRow, ...] = Field(
+        default=(), description="of committed chunks that generate, longest first"
+    )
+    statuses: dict[str, int] = Field(default={}, description="rows answered so far")
+    rows_pending: int = 0
+    errors: tuple[ErrorRow, ...] = ()
 
 
 class Notice(Part):
