@@ -179,11 +179,11 @@ def _dag(
         ).expand(pack=plan.output)
 
         @task(task_id="groups")
-        def list_groups(groups: list[str]) -> list[str]:
+        def own_groups(groups: list[str]) -> list[str]:
             """Airflow keeps one mapped length a task, and plan's is its packs: groups need their own."""
             return groups
 
-        groups = list_groups(plan.output["groups"])
+        groups = own_groups(plan.output["groups"])
         merge = MergeOperator.partial(
             task_id="merge", work=work, map_index_template="{{ task.group }}", **store, **after
         ).expand(group=groups)
