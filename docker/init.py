@@ -47,7 +47,7 @@ def airflow(*words: str, check: bool = True) -> bool:
 
 def buckets(jobs: Path) -> list[str]:
     """The buckets that the job files name."""
-    texts = [path.read_text(encoding="utf-8") for path in jobs.glob("*.yaml")]
+    texts = [path.read_text(encoding="utf-8") for path in [*jobs.glob("*.yaml"), *jobs.glob("*.yml")]]
     return sorted({name for text in texts for name in re.findall(r"s3://([a-z0-9.-]+)", text)})
 
 

@@ -102,6 +102,12 @@ def test_what_would_fail_at_run_time_is_an_error_of_its_file(
     assert message in found.errors[0]
 
 
+def test_a_job_file_may_end_in_yml(tmp_path: Path) -> None:
+    _write(tmp_path, _job("a"))
+    (tmp_path / "b.yml").write_text(yaml.safe_dump(_job("b")))
+    assert list(load_folder(tmp_path).dags) == ["a", "b"]
+
+
 def test_two_files_of_one_name_make_one_dag_and_one_error(tmp_path: Path) -> None:
     _write(tmp_path, _job("a"))
     (tmp_path / "b.yaml").write_text(yaml.safe_dump(_job("a")))

@@ -163,8 +163,8 @@ def test_a_pool_that_is_there_keeps_its_slots(present: bool, monkeypatch: pytest
 
 def test_the_buckets_of_the_job_files_are_made(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("input: {uri: s3://in/x}\noutput: {uri: 's3://out-2/{date}/'}")
-    (tmp_path / "b.yaml").write_text("input: {uri: s3://in/y}")
-    assert runpy.run_path(str(DOCKER / "init.py"))["buckets"](tmp_path) == ["in", "out-2"]
+    (tmp_path / "b.yml").write_text("input: {uri: s3://in-3/y}")
+    assert runpy.run_path(str(DOCKER / "init.py"))["buckets"](tmp_path) == ["in", "in-3", "out-2"]
 
 
 def test_airflow_knows_every_setting_that_images_and_compose_file_make() -> None:

@@ -33,12 +33,12 @@ def jobs_folder(dag_file: str) -> Path:
 
 
 def load_folder(folder: Path) -> JobFolder:
-    """Read every `*.yaml` in the folder; files without an `airflow` block are left alone."""
+    """Read every `*.yaml` and `*.yml` in the folder; files without an `airflow` block are left alone."""
     dags: dict[str, DAG] = {}
     errors: list[str] = []
     if not folder.is_dir():
         errors.append(f"jobs folder {folder}: not found; set STATICJOB_JOBS to the folder of the job files")
-    for path in sorted(folder.glob("*.yaml")):
+    for path in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]):
         try:
             dag = _load(path)
             if dag is None:
