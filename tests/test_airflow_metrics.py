@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +23,9 @@ from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 from airflow_runs import connection, until
 from conftest import Bucket
 from fabricate import Fabricated, fabricate
+from faults import serve
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 from staticjob_airflow import metrics
 from staticjob_airflow.chunk import ChunkOperator
 from staticjob_airflow.live import THREAD, active_rows_sent
@@ -62,8 +69,8 @@ def recorder() -> Iterator[Recorder]:
 
 def test_a_finished_run_is_counted_by_job_and_status(recorder: Recorder) -> None:
     metrics.run_finished("nightly", FINISHED)
-    assert all(tags["job"] == "nightly" for *_, tags in recorder.sent)
-    assert ("counter", "staticjob.rows", 2, {"job": "nightly", "status": "ok"}) in recorder.sent
+    assert all(tags["dag_id"] == "nightly" for *_, tags in recorder.sent)
+    assert ("counter", "staticjob.rows", 2, {"dag_id": "nightly", "status": "ok"}) in recorder.sent
     values = {name: value for _, name, value, tags in recorder.sent if "status" not in tags}
     assert values == {
         "staticjob.slots": 100,
@@ -91,18 +98,19 @@ def test_every_metric_of_the_dashboard_is_emitted_and_the_other_way_round(record
     metrics.run_finished("nightly", FINISHED)
     metrics.step_starts("nightly", "chunk", 2)
     metrics.rows_active("nightly", 0, 3, 8)
-    suffix = {"counter": "_total", "gauge": ""}
-    emitted = {
-        f"airflow.{name}".replace(".", "_") + suffix[kind]: set(tags) for kind, name, _, tags in recorder.sent
-    }
+    emitted = {f"airflow.{name}".replace(".", "_"): (kind, {*tags}) for kind, name, _, tags in recorder.sent}
     dashboard = json.loads(DASHBOARD.read_text())
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    shown = {name for query in queries for name in re.findall(r"airflow_\w+", query)}
-    assert shown == emitted.keys()
+    assert {name for query in queries for name in re.findall(r"airflow_\w+", query)} == emitted.keys()
     for query in queries:
         (name,) = re.findall(r"airflow_\w+", query)
+        kind, tags = emitted[name]
+        assert not {"job", "instance"} & tags  # labels that Prometheus sets itself
+        # OpenTelemetry's collector adds it to counters, the exporter of StatsD does not.
+        assert (f'"{name}(_total)?"' in query) == (kind == "counter")
+        labels = re.findall(r"(\w+)=~", query.replace("__name__=~", ""))
         grouped = re.findall(r"by \(([\w, ]+)\)", query)
-        assert {label for labels in grouped for label in labels.split(", ")} <= emitted[name]
+        assert {*labels, *(label for each in grouped for label in each.split(", "))} <= tags
     variables = {variable["name"] for variable in dashboard["templating"]["list"]}
     assert set(re.findall(r"\$\{?(\w+)", DASHBOARD.read_text())) == variables
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
@@ -129,7 +137,7 @@ def test_a_pack_that_writes_texts_sends_its_active_rows_until_it_ends(
 
     def sent(active: int, decoding: int) -> bool:
         values = (("staticjob.active_rows", active), ("staticjob.decoding_rows", decoding))
-        tags = {"job": "nightly", "pack": str(pack)}
+        tags = {"dag_id": "nightly", "pack": str(pack)}
         return recorder.sent[-2:] == [("gauge", name, value, tags) for name, value in values]
 
     with active_rows_sent("nightly", made.work.uri, pack, "nightly", 0.02):
@@ -159,4 +167,51 @@ def test_metrics_arrive_where_airflows_statsd_settings_say(monkeypatch: pytest.M
         metrics.step_starts("nightly", "chunk", 2)
         line = server.recv(1024).decode()
     stats.initialize(factory=NoStatsLogger, export_legacy_names=False)
-    assert line == "airflow.staticjob.retries,job=nightly,step=chunk:1|c"
+    assert line == "airflow.staticjob.retries,dag_id=nightly,step=chunk:1|c"
+
+
+SENDING = f"""
+from airflow.sdk.observability import stats
+from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+from staticjob_airflow import metrics
+stats.initialize(factory=get_stats_factory(), export_legacy_names=False)
+metrics.run_finished("nightly", {FINISHED!r})
+"""
+
+
+def test_a_process_that_ends_at_once_has_sent_its_counts_as_deltas_over_opentelemetry() -> None:
+    received: list[bytes] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with serve(Collector) as endpoint:
+        variables = {
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "AIRFLOW__METRICS__OTEL_ON": "True",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+            "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta",
+        }
+        subprocess.run([sys.executable, "-c", SENDING], env={**os.environ, **variables}, check=True)
+    messages = ExportMetricsServiceRequest.FromString(b"".join(received))  # end to end, they are one
+    found = {
+        metric.name: metric
+        for resource in messages.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+    rows = found["airflow.staticjob.rows"].sum
+    assert rows.is_monotonic
+    assert rows.aggregation_temporality == AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+    counts = [({a.key: a.value.string_value for a in p.attributes}, p.as_int) for p in rows.data_points]
+    assert [count for count in counts if count[0]["status"] == "ok"] == [
+        ({"dag_id": "nightly", "status": "ok"}, 2)
+    ]
+    (share,) = found["airflow.staticjob.run.useful_share"].gauge.data_points
+    assert share.as_double == 0.6

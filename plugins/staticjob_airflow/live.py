@@ -23,10 +23,10 @@ THREAD = "active rows"
 
 @contextmanager
 def active_rows_sent(
-    job: str, work: str, pack: int, aws_conn_id: str | None, seconds: float = LOOK_SECONDS
+    dag_id: str, work: str, pack: int, aws_conn_id: str | None, seconds: float = LOOK_SECONDS
 ) -> Iterator[None]:
     """Send the gauges of a pack every few seconds while the block runs, where the job writes texts."""
-    watch = _Watch(job, Work(work), pack, aws_conn_id)
+    watch = _Watch(dag_id, Work(work), pack, aws_conn_id)
     # Not waited for: a store that hangs must not hold the end of the task.
     threading.Thread(target=watch.run, args=(seconds,), name=THREAD, daemon=True).start()
     try:
@@ -38,8 +38,8 @@ def active_rows_sent(
 class _Watch:
     """Looks at the progress of one pack until it is told to end."""
 
-    def __init__(self, job: str, work: Work, pack: int, aws_conn_id: str | None) -> None:
-        self._job, self._work, self._pack, self._aws_conn_id = job, work, pack, aws_conn_id
+    def __init__(self, dag_id: str, work: Work, pack: int, aws_conn_id: str | None) -> None:
+        self._dag_id, self._work, self._pack, self._aws_conn_id = dag_id, work, pack, aws_conn_id
         self._ended = threading.Event()
         self._lock = threading.Lock()  # what is sent last must be the end
         self._sent = False
@@ -64,12 +64,12 @@ class _Watch:
         self._ended.set()
         with self._lock:
             if self._sent:
-                metrics.rows_active(self._job, self._pack, 0, 0)
+                metrics.rows_active(self._dag_id, self._pack, 0, 0)
 
     def _send(self, active: int, decoding: int) -> None:
         with self._lock:
             if not self._ended.is_set() and (decoding or self._sent):
-                metrics.rows_active(self._job, self._pack, active, decoding)
+                metrics.rows_active(self._dag_id, self._pack, active, decoding)
                 self._sent = True
 
     def _chunks(self) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """What runs do and did, as metrics of Airflow's own: StatsD or OpenTelemetry, as its settings say.
 
-All carry the tag `job`. Plain StatsD has no tags: `statsd_influxdb_enabled` or `otel_on` keeps them.
+All carry the tag `dag_id`, as Airflow's own do: Prometheus has a label `job` of its own, and a tag of that
+name would be renamed or lost. Plain StatsD has no tags: `statsd_influxdb_enabled` or `otel_on` keeps them.
 A run counts once, when it is finished: steps that found their work done add nothing. While it goes on,
 each pack that writes texts says how many of its rows have not ended.
 """
@@ -33,24 +34,24 @@ def wanted() -> bool:
     return any(conf.getboolean("metrics", switch, fallback=False) for switch in SWITCHES)
 
 
-def rows_active(job: str, pack: int, active: int, decoding: int) -> None:
+def rows_active(dag_id: str, pack: int, active: int, decoding: int) -> None:
     """Rows not ended of the batches that decode now, and all rows of those batches."""
-    tags = {"job": job, "pack": str(pack)}
+    tags = {"dag_id": dag_id, "pack": str(pack)}
     stats.gauge(ACTIVE_ROWS, active, tags=tags)
     stats.gauge(DECODING_ROWS, decoding, tags=tags)
 
 
-def step_starts(job: str, step: str, try_number: int) -> None:
+def step_starts(dag_id: str, step: str, try_number: int) -> None:
     """Every try but the first is a retry."""
     if try_number > 1:
-        stats.incr(RETRIES, tags={"job": job, "step": step})
+        stats.incr(RETRIES, tags={"dag_id": dag_id, "step": step})
 
 
-def run_finished(job: str, result: Mapping[str, Any]) -> None:
+def run_finished(dag_id: str, result: Mapping[str, Any]) -> None:
     """What `staticjob finish` printed: counters by status, gauges of the last run."""
     if result["reused"]:
         return
-    tags = {"job": job}
+    tags = {"dag_id": dag_id}
     ledger = result["ledger"]
     for status, rows in result["statuses"].items():
         stats.incr(ROWS, rows, tags={**tags, "status": status})
