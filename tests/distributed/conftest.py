@@ -72,8 +72,19 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where each GPU worker keeps model files."""
+    return tmp_path_factory.mktemp("caches")
+
+
+@pytest.fixture(scope="package")
 def airflow(
-    store: SeaweedStore, jobs: Path, proxy: Proxy, scratch: Path, tmp_path_factory: pytest.TempPathFactory
+    store: SeaweedStore,
+    jobs: Path,
+    proxy: Proxy,
+    scratch: Path,
+    caches: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[AirflowSandbox]:
     """Everything started; nothing is left of it afterwards."""
     from distributed.stack import celery_airflow
@@ -86,7 +97,10 @@ def airflow(
         "STATICJOB_CACHE": str(tmp_path_factory.mktemp("cache")),
     }
     home = tmp_path_factory.mktemp("airflow")
-    with terminated_as_interrupt(), celery_airflow(home, jobs=jobs, env=environment) as sandbox:
+    with (
+        terminated_as_interrupt(),
+        celery_airflow(home, jobs=jobs, env=environment, caches=caches) as sandbox,
+    ):
         yield sandbox
     assert sandbox.running() == []
 

@@ -27,6 +27,9 @@ DATE = "2026-01-31"
 ROWS = 240
 # Two rows a batch, so that what disturbs a chunk finds it half done.
 LENGTH, BATCH = 32, 2
+# Of a run with another fingerprint: no row's answer stays what it was.
+OVERRIDE = "embed.normalize=false"
+MODEL = f"{BUCKET}/model"
 
 
 def job(name: str, *, source: str = "in", chunks: int = 1, **airflow: Any) -> dict[str, Any]:
@@ -51,16 +54,22 @@ JOBS = [
     job("killed", chunks=2),
     *(job(name) for name in ("rescheduled", "unstored", "unserved", "full")),
     job("twice", max_active_runs=2),
+    job("contested", max_active_runs=2, aws_conn_id="proxied"),
+    {**job("fetching"), "model": {"path": MODEL}},
     *(job(name, aws_conn_id="proxied") for name in ("slow", "expired", "cut_off")),
     job("nightly", source="days", schedule="0 0 * * *", on_missing_input="skip", max_active_runs=8),
 ]
 
 
 def write_jobs(folder: Path) -> None:
-    """Write the job files, their input, and histories by which every chunk is worth a task of its own."""
+    """Write the job files, what they read, and histories by which every chunk is worth a task of its own."""
     write_input(f"{BUCKET}/in/{DATE}", texts(ROWS), files=2)
     model = ModelConfig(path=MINILM)
-    pinned = model_files.pin(model_files.resolve(model), model)
+    directory = model_files.resolve(model)
+    pinned = model_files.pin(directory, model)
+    for file in pinned.files:
+        path = Path(file.uri)
+        storage.put(f"{MODEL}/{path.relative_to(directory)}", path.read_bytes())
     slow = ShapeRate(length=LENGTH, batch=BATCH, seconds=1.0)
     rates = Rates(
         device="cpu", dtype="float32", shapes=(slow,), start_seconds=1.0, rung_seconds=0.0, source="a test"
@@ -71,10 +80,10 @@ def write_jobs(folder: Path) -> None:
         storage.put_json(each["output"]["history_uri"], history)
 
 
-def undisturbed(jobs: Path) -> dict[str, bytes]:
-    """What one process alone makes of the input: the output files by name."""
-    path = jobs / "undisturbed.yaml"
-    subprocess.run([sys.executable, "-m", "staticjob", "run", path, "--date", DATE], check=True)
+def undisturbed(jobs: Path, *overrides: str) -> dict[str, bytes]:
+    """What one process alone makes of the input: the output files by name. overrides: as with --set."""
+    command = [sys.executable, "-m", "staticjob", "run", jobs / "undisturbed.yaml", "--date", DATE]
+    subprocess.run([*command, *(word for value in overrides for word in ("--set", value))], check=True)
     return published(Output(f"{BUCKET}/undisturbed/{DATE}"))
 
 
@@ -84,9 +93,10 @@ def start(airflow: AirflowSandbox, dag_id: str, **conf: Any) -> Run:
     return Run(airflow.api(), dag_id, run_id, Output(f"{BUCKET}/{dag_id}/{DATE}"))
 
 
-def start_beside(run: Run) -> Run:
+def start_beside(run: Run, *overrides: str) -> Run:
     """Trigger another run of the same job and date while this one goes on; `start` would end it."""
-    body = {"dag_run_id": f"{run.run_id}-beside", "logical_date": None, "conf": {"date": DATE}}
+    conf = {"date": DATE, "set": overrides}
+    body = {"dag_run_id": f"{run.run_id}-beside", "logical_date": None, "conf": conf}
     run.api.post(f"/dags/{run.dag_id}/dagRuns", body)
     return Run(run.api, run.dag_id, str(body["dag_run_id"]), run.output)
 

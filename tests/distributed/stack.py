@@ -28,8 +28,13 @@ QUICK = {
 
 
 @contextmanager
-def celery_airflow(home: Path, *, jobs: Path, env: Mapping[str, str]) -> Iterator[AirflowSandbox]:
-    """Everything running: workers `cpu`, `gpu0` and `gpu1`, each gpu worker with one device to see."""
+def celery_airflow(
+    home: Path, *, jobs: Path, env: Mapping[str, str], caches: Path
+) -> Iterator[AirflowSandbox]:
+    """Everything running: workers `cpu`, `gpu0` and `gpu1`.
+
+    As on a machine of its own, each gpu worker has one device to see, and a model cache in `caches`.
+    """
     compose = yaml.safe_load((REPOSITORY / "docker" / "compose.yaml").read_text())
     written = {key: compose["x-airflow-environment"][f"AIRFLOW__{key}"] for key in SHARED + ADDRESSES}
     with postgres(home / "postgres") as database, broker(home / "broker") as queues:
@@ -38,8 +43,9 @@ def celery_airflow(home: Path, *, jobs: Path, env: Mapping[str, str]) -> Iterato
         settings = {**written, **here, **QUICK}
         workers = {"cpu": _worker(compose, "worker-cpu", "cpu")}
         for gpu in range(GPUS):
-            device = {"CUDA_VISIBLE_DEVICES": str(gpu)}
-            workers[f"gpu{gpu}"] = _worker(compose, "worker-gpu", f"gpu{gpu}", device)
+            name = f"gpu{gpu}"
+            own = {"CUDA_VISIBLE_DEVICES": str(gpu), "STATICJOB_CACHE": str(caches / name)}
+            workers[name] = _worker(compose, "worker-gpu", name, own)
         with AirflowSandbox(
             home / "airflow",
             jobs=jobs,

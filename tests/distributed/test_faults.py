@@ -5,13 +5,29 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from airflow_runs import Run, until
 from faults import Fault, Proxy
 
-from distributed.jobs import ROWS, check_same, chunk_processes, flushed, start, start_beside
+from distributed.jobs import (
+    OVERRIDE,
+    ROWS,
+    check_same,
+    chunk_processes,
+    flushed,
+    start,
+    start_beside,
+    undisturbed,
+)
+from staticjob import claim, storage
+from staticjob.layout import Output, Work
+from staticjob.records import Manifest, Prepared
+from staticjob.report import Report
 from staticjob.sandbox.airflow import AirflowSandbox
 from staticjob.sandbox.store import SeaweedStore
 from staticjob.status import read_status
@@ -93,8 +109,10 @@ def at_once(airflow: AirflowSandbox, proxy: Proxy) -> dict[str, Run]:
         # Looked up anew once, they are still refused: the task fails, and its next try finds good ones.
         Fault("refuse", "PUT", "/expired/.*/flush-", times=2, status=400, code="ExpiredToken"),
     ]
-    runs = {name: start(airflow, name) for name in ("expired", "slow", "twice")}
-    return runs | {"beside": start_beside(runs["twice"])}
+    runs = {name: start(airflow, name) for name in ("contested", "expired", "slow", "twice")}
+    runs["beside"] = start_beside(runs["twice"])
+    runs["overriding"] = start_beside(runs["contested"], OVERRIDE)
+    return runs
 
 
 def test_expired_keys_cost_a_try_and_no_row(
@@ -123,19 +141,106 @@ def test_two_runs_on_one_date_leave_one_output(
     assert commit.rows == ROWS
 
 
-def test_a_merge_goes_on_once_a_full_disk_has_room(
-    airflow: AirflowSandbox, scratch: Path, at_once: dict[str, Run], expected: Expected
+@dataclass(frozen=True)
+class Contest:
+    """Two runs of one date at the same time that have other settings, and what each makes when alone."""
+
+    winner: Run
+    loser: Run
+    expected: dict[Run, Expected]
+
+
+@pytest.fixture(scope="module")
+def contest(at_once: dict[str, Run], jobs: Path, expected: Expected) -> Contest:
+    """A contest that has ended."""
+    one, other = at_once["contested"], at_once["overriding"]
+    alone = {one: expected, other: undisturbed(jobs, OVERRIDE)}
+    assert alone[one] != alone[other]
+    by_state = {run.ends(): run for run in (one, other)}
+    assert by_state.keys() == {"success", "failed"}
+    return Contest(by_state["success"], by_state["failed"], alone)
+
+
+def _fingerprint(run: Run) -> str:
+    return storage.read_json(Work(run.xcom("prepare", "work")).job, Prepared).fingerprint
+
+
+def _publisher(output: Output) -> tuple[str | None, str, str]:
+    """Fingerprints of the run that `_SUCCESS`, the manifest and the report are of."""
+    manifest = storage.read_json(output.manifest, Manifest)
+    report = storage.read_json(output.report_json, Report)
+    return claim.success_of(output), manifest.fingerprint, report.again.fingerprint
+
+
+def test_of_two_runs_on_one_date_with_other_settings_one_leaves_all_of_its_own_output(
+    airflow: AirflowSandbox, contest: Contest
 ) -> None:
-    for other in at_once.values():
-        other.ends()
-    run = start(airflow, "full")
-    run.until(lambda: run.states().get("plan") == "success", "plan")
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(scratch)]
+    winner = contest.winner
+    _ends_well(airflow, winner, contest.expected[winner])
+    assert _publisher(winner.output) == (_fingerprint(winner),) * 3
+    assert chunk_processes(airflow, contest.loser) == []
+
+
+def test_the_other_of_the_two_stops_at_its_first_try_with_one_line_that_names_the_winner(
+    contest: Contest,
+) -> None:
+    loser = contest.loser
+    failed = [task for task in loser.tasks() if task["state"] == "failed"]
+    assert {task["task_id"] for task in failed} == {"merge"}
+    assert {task["try_number"] for task in failed} == {1}
+    assert (
+        f"{loser.output.uri}: run {_fingerprint(contest.winner)[:16]} has claimed this output, so run "
+        f"{_fingerprint(loser)[:16]} stops publishing"
+    ) in loser.log("merge")
+
+
+def test_the_other_takes_the_output_back_without_computing_when_its_first_step_is_cleared(
+    airflow: AirflowSandbox, contest: Contest
+) -> None:
+    loser = contest.loser
+    body = {"dag_run_id": loser.run_id, "task_ids": ["prepare"], "include_downstream": True}
+    airflow.api().post(
+        f"/dags/{loser.dag_id}/clearTaskInstances",
+        {**body, "only_failed": False, "dry_run": False, "reset_dag_runs": True},
+    )
+    _ends_well(airflow, loser, contest.expected[loser])
+    assert _publisher(loser.output) == (_fingerprint(loser),) * 3
+    assert loser.xcom("chunk", map_index=0)["chunks"] == {"done": 1, "reused": 1, "total": 1}
+
+
+@contextmanager
+def _full_disk(folder: Path) -> Iterator[None]:
+    """Next to no room in the folder while the block runs."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("a disk that is full needs the right to mount one")
     try:
-        run.until(lambda: run.states().get("merge") == "up_for_retry", "a merge without room")
+        yield
     finally:
-        subprocess.run(["umount", "--lazy", scratch], check=True)
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.fixture(scope="module")
+def without_room(
+    airflow: AirflowSandbox, scratch: Path, caches: Path, at_once: dict[str, Run]
+) -> dict[str, Run]:
+    """Runs that found a disk full, one in its merge and one in its chunk, and that go on with room."""
+    for other in at_once.values():
+        other.ends()
+    with _full_disk(scratch):
+        merging = start(airflow, "full")
+        with _full_disk(caches):
+            fetching = start(airflow, "fetching")
+            fetching.until(lambda: fetching.states().get("chunk") == "up_for_retry", "a chunk without room")
+        merging.until(lambda: merging.states().get("merge") == "up_for_retry", "a merge without room")
+    return {"merge": merging, "chunk": fetching}
+
+
+@pytest.mark.parametrize("step", ["merge", "chunk"])
+def test_a_step_goes_on_once_a_full_disk_has_room(
+    airflow: AirflowSandbox, without_room: dict[str, Run], expected: Expected, step: str
+) -> None:
+    run = without_room[step]
     _ends_well(airflow, run, expected)
-    assert "No space left" in run.log("merge", 1)
+    assert "No space left" in run.log(step, 1)
+    assert {task["try_number"] for task in run.tasks() if task["task_id"] != step} == {1}
