@@ -195,8 +195,10 @@ def test_the_steps_of_the_dag_give_the_same_output_as_run(tmp_path: Path) -> Non
     work = prepared["work"]
     for split in prepared["splits"]:
         answer("tokenize", work, "--split", split)
-    plan = answer("plan", work, "--no-calibrate")
+    planned = staticjob("plan", work, "--no-calibrate", "--json")
+    plan = json.loads(planned.stdout)
     assert plan["work"] == work
+    assert "Memory on" in planned.stderr, "the log of the task has it for people too"
     for pack in plan["packs"]:
         done = answer("chunk", work, "--pack", str(pack["index"]))
         assert done["chunks"]["done"] == len(pack["chunks"])

@@ -153,12 +153,14 @@ def plan(
         work_uri = place.uri
     steps.warn_without_rows(prepared, made)
     warn_of_errors(prepared, made)
+    if as_json:
+        _show_plan(made, stderr=True)  # the task's log under Airflow, where people look for the forecast
     console.emit({"work": work_uri, **plan_json(made)}, as_json, lambda: _show_plan(made))
 
 
-def _show_plan(plan: Plan) -> None:
+def _show_plan(plan: Plan, *, stderr: bool = False) -> None:
     from rich.console import Console
 
     from staticjob.terminal.show import show_plan
 
-    show_plan(plan, Console())
+    show_plan(plan, Console(stderr=stderr))
