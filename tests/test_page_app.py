@@ -292,6 +292,16 @@ def test_a_run_that_cannot_prepare_says_why_and_does_not_hide_the_numbers_of_the
     assert _notice(server, "nights", "killed")["log_of"] == "prepare"
 
 
+def test_a_run_that_failed_after_prepare_says_at_which_task(server: TestClient, made: Fabricated) -> None:
+    _add_run("columns", state="failed", work=made.work.uri)
+    with create_session() as session:
+        run = session.query(DagRun).filter_by(dag_id="columns").one()
+        for task, state in {"tokenize": "failed", "plan": "upstream_failed"}.items():
+            _add_task(session, run, task, state)
+    told = {"text": "tokenize failed: its log says why, and what to do.", "log_of": "tokenize"}
+    assert _line(server, "columns")["notice"] == _notice(server, "columns", RUN) == told
+
+
 def test_a_run_that_was_skipped_for_its_missing_input_says_so(server: TestClient, made: Fabricated) -> None:
     _add_run("gaps", work=made.work.uri)
     _add_later_run("gaps", "none", {"prepare": "success", "finish": "skipped"})
@@ -299,6 +309,10 @@ def test_a_run_that_was_skipped_for_its_missing_input_says_so(server: TestClient
     assert line["notice"] == _notice(server, "gaps", "none")
     assert line["notice"]["text"].startswith("Input missing: skipped")
     assert line["rows"] is not None
+    with create_session() as session:
+        run = session.query(DagRun).filter_by(dag_id="gaps", run_id="none").one()
+        note.on_dag_run_success(run, "")
+        assert run.note == "staticjob: skipped, its input was missing; when the data has come, clear prepare"
 
 
 def test_a_run_that_waits_for_a_pool_that_does_not_exist_says_which(

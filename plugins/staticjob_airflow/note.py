@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.listeners import hookimpl
 
-from staticjob_airflow.names import FINISH
+from staticjob_airflow.names import FINISH, PREPARE, TAG
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
+    from sqlalchemy.orm import Session
 
 OURS = "staticjob: "
 
@@ -33,7 +34,7 @@ def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
 
 @hookimpl
 def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
-    """Note what `finish` returned, unless a person wrote a note."""
+    """Note what `finish` returned, or that the input was missing, unless a person wrote a note."""
     from airflow.models.xcom import XComModel
     from sqlalchemy.orm import object_session
 
@@ -47,6 +48,23 @@ def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
     result = None if found is None else XComModel.deserialize_value(found)
     if isinstance(result, dict) and "useful_share" in result:
         dag_run.note = OURS + summary(result)
+    elif _was_skipped(session, dag_run):
+        dag_run.note = f"{OURS}skipped, its input was missing; when the data has come, clear {PREPARE}"
+
+
+def _was_skipped(session: Session, dag_run: DagRun) -> bool:
+    """Whether `prepare` found no input and skipped all that follows: such a run is green too."""
+    from airflow.models.dag import DagTag
+    from airflow.models.taskinstance import TaskInstance
+    from sqlalchemy import select
+
+    query = (
+        select(TaskInstance.state)
+        .join(DagTag, DagTag.dag_id == TaskInstance.dag_id)
+        .where(TaskInstance.dag_id == dag_run.dag_id, TaskInstance.run_id == dag_run.run_id)
+        .where(TaskInstance.task_id == FINISH, DagTag.name == TAG)
+    )
+    return session.scalar(query) == "skipped"
 
 
 def _may_note(dag_run: DagRun) -> bool:

@@ -17,7 +17,7 @@ from staticjob_airflow.page.data import job_page
 from staticjob_airflow.page.document import Notice, Overview, RunPage, Trend
 from staticjob_airflow.page.facts import status_of, trend_of
 from staticjob_airflow.page.overview import job_line
-from staticjob_airflow.page.reasons import waiting_for_pool, without_job
+from staticjob_airflow.page.reasons import held_up, without_job
 from staticjob_airflow.page.rights import LoggedIn, ReadableRun, RunKey, readable_dags
 from staticjob_airflow.page.runs import Run, find_run, job_dags, newest_runs
 from staticjob_airflow.page.snapshots import Snapshots
@@ -88,8 +88,8 @@ def make_app() -> FastAPI:
         except StaticJobError as error:
             return RunPage(run=found.info, notice=Notice(text=str(error)), job=None)
         if status is None:
-            return RunPage(run=found.info, notice=waiting_for_pool(found) or without_job(found), job=None)
-        notice = Notice(text=other) if other else waiting_for_pool(found)
+            return RunPage(run=found.info, notice=held_up(found) or without_job(found), job=None)
+        notice = Notice(text=other) if other else held_up(found)
         return RunPage(run=found.info, notice=notice, job=job_page(status))
 
     @app.get("/api/trend")

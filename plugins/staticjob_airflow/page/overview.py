@@ -6,7 +6,7 @@ from staticjob.errors import StaticJobError
 from staticjob_airflow.page.data import job_page
 from staticjob_airflow.page.document import JobLine, Notice
 from staticjob_airflow.page.facts import status_of, trend_of
-from staticjob_airflow.page.reasons import waiting_for_pool, without_job
+from staticjob_airflow.page.reasons import held_up, without_job
 from staticjob_airflow.page.runs import Run, prepared_before
 from staticjob_airflow.page.snapshots import Snapshots
 from staticjob_airflow.stores import Stores
@@ -14,7 +14,7 @@ from staticjob_airflow.stores import Stores
 
 def job_line(run: Run, snapshots: Snapshots, stores: Stores) -> JobLine:
     """The line; what cannot be read is said in it and spoils no other line. run: the DAG's newest."""
-    notice = waiting_for_pool(run) or (without_job(run) if run.work is None else None)
+    notice = held_up(run) or (without_job(run) if run.work is None else None)
     try:
         return _line(run, run, notice, snapshots, stores) or _earlier_line(run, notice, snapshots, stores)
     except StaticJobError as error:

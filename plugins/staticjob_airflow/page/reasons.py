@@ -29,6 +29,8 @@ def without_job(run: Run) -> Notice:
     return Notice(text=NOT_PREPARED)
 
 
-def waiting_for_pool(run: Run) -> Notice | None:
-    """What to say of a run whose tasks name a pool that does not exist."""
+def held_up(run: Run) -> Notice | None:
+    """What to say of a run one of whose tasks has failed, or names a pool that does not exist."""
+    if run.failed is not None:
+        return Notice(text=f"{run.failed} failed: its log says why, and what to do.", log_of=run.failed)
     return Notice(text=without_pool(run.missing_pools[0])) if run.missing_pools else None

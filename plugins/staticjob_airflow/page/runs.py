@@ -34,6 +34,7 @@ class Run:
     sweep: output folder of a run that is a sweep; such a run has many jobs, and no `work`.
     aws_conn_id: connection to the store, None for the credentials of whoever reads.
     prepare, finish: states of these tasks. failure: why `prepare` failed, where it could still say so.
+    failed: the first of the tasks after `prepare` that failed and is not tried again.
     missing_pools: pools that its tasks name and that do not exist; looked for until the run is over.
     number: Airflow's own, larger for later runs.
     """
@@ -45,6 +46,7 @@ class Run:
     prepare: str | None = None
     finish: str | None = None
     failure: str | None = None
+    failed: str | None = None
     missing_pools: tuple[str, ...] = ()
     number: int = 0
 
@@ -121,6 +123,7 @@ def _run(session: Session, run: DagRun) -> Run:
         prepare=states.get(PREPARE),
         finish=states.get(FINISH),
         failure=pushed(FAILURE),
+        failed=_failed(session, run),
         missing_pools=() if info.final else missing_pools(session, run),
         number=run.id,
     )
@@ -134,6 +137,17 @@ def _states(session: Session, run: DagRun) -> dict[str, str]:
         TaskInstance.task_id.in_((PREPARE, FINISH)),
     )
     return {task: str(state) for task, state in session.execute(query) if state is not None}
+
+
+def _failed(session: Session, run: DagRun) -> str | None:
+    query = (
+        select(TaskInstance.task_id)
+        .where(TaskInstance.dag_id == run.dag_id, TaskInstance.run_id == run.run_id)
+        .where(TaskInstance.state == "failed", TaskInstance.task_id != PREPARE)
+        .order_by(TaskInstance.end_date)
+        .limit(1)
+    )
+    return session.scalar(query)
 
 
 def _time(moment: dt.datetime | None) -> str | None:
