@@ -7,28 +7,24 @@ chunks between plan and merge are `running/pack.py`'s, the last step is `finish.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 
 from staticjob import claim, dataset, storage, tasks
-from staticjob.config import JobConfig
 from staticjob.engine.shape import Shape
 from staticjob.errors import ConfigError, DataError
 from staticjob.layout import Work
-from staticjob.memory import Target
 from staticjob.merging.publish import output_schema
 from staticjob.models import model_files
 from staticjob.models.max_length import max_length
 from staticjob.plan import make_plan
-from staticjob.planning import history
+from staticjob.planning import calibration, history
 from staticjob.planning.basis import Basis
 from staticjob.planning.decoding import growth_of
 from staticjob.planning.device import can_run, target_of
 from staticjob.planning.head_sizes import head_sizes
-from staticjob.records import MergeCommit, Plan, Prepared, Rates, SplitStats
+from staticjob.records import MergeCommit, Plan, Prepared, SplitStats
 from staticjob.terminal.units import plural
 
 log = logging.getLogger(__name__)
@@ -137,8 +133,9 @@ def draft_plan(work: Work, prepared: Prepared, calibrate: bool = True) -> Plan:
     first = make_plan(prepared, stats, basis)
     if known is not None or growth or not calibrate or not first.rungs or not can_run(target):
         return first
-    rates = _calibrated(config, model_dir, [Shape(rung.length, rung.batch) for rung in first.rungs], target)
-    return make_plan(prepared, stats, replace(basis, rates=rates))
+    shapes = [Shape(rung.length, rung.batch) for rung in first.rungs]
+    log.info("no rates of an earlier run: measuring a few of %d shapes on %s", len(shapes), target.device)
+    return make_plan(prepared, stats, replace(basis, rates=calibration.calibrate(config, model_dir, shapes)))
 
 
 def warn_without_rows(prepared: Prepared, plan: Plan) -> None:
@@ -146,20 +143,6 @@ def warn_without_rows(prepared: Prepared, plan: Plan) -> None:
     if not plan.items:
         files = plural(len(prepared.files), "file")
         log.warning("warning: input.uri %s: the input has no rows (%s)", prepared.config.input.uri, files)
-
-
-def _calibrated(config: JobConfig, model_dir: Path, shapes: Sequence[Shape], target: Target) -> Rates:
-    """Rates of a few of the shapes, and what the device can do at best, measured on this machine."""
-    began = time.perf_counter()
-    from staticjob.engine import StaticEngine
-    from staticjob.engine.calibrate import ceilings, measure
-
-    log.info("no rates of an earlier run: measuring a few of %d shapes on %s", len(shapes), target.device)
-    engine = StaticEngine(model_dir, config, shapes)
-    # As a worker's start: imports count, though this process may have done some of them already.
-    start = time.perf_counter() - began
-    rates = measure(engine, shapes, start)
-    return rates.model_copy(update={"ceilings": ceilings(rates.device, rates.dtype)})
 
 
 def _split_stats(work: Work, split: str) -> SplitStats:
