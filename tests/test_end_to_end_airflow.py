@@ -1,4 +1,4 @@
-"""Jobs under a real scheduler: order, resume after SIGKILL, nothing to map, bad input, assets.
+"""Jobs under a real scheduler: order, resume after SIGKILL, nothing to map, bad input, assets, metrics.
 
 One Airflow and one store serve the whole file; its runs are triggered at the start, so that they
 run while the tests wait for each other.
@@ -28,6 +28,7 @@ from airflow_runs import LONGEST_WAIT, Run, connection, until
 from browser import CHROMIUM, DRIVER, MISSING, Browser
 from small_jobs import MINILM, texts, write_input
 from staticjob_airflow.adhoc import job_from_form
+from statsd_server import Received, Sent, statsd_server
 
 from staticjob import storage
 from staticjob.config import GenerateConfig, LimitsConfig
@@ -121,8 +122,15 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def statsd() -> Iterator[Received]:
+    """What Airflow sends as metrics."""
+    with statsd_server() as received:
+        yield received
+
+
+@pytest.fixture(scope="module")
 def airflow(
-    s3_server: SeaweedStore, plugins: Path, tmp_path_factory: pytest.TempPathFactory
+    s3_server: SeaweedStore, plugins: Path, statsd: Received, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AirflowSandbox]:
     """Airflow over the test store, with the jobs of this file, one of them broken."""
     jobs = tmp_path_factory.mktemp("jobs")
@@ -145,12 +153,17 @@ def airflow(
             "STATICJOB_CACHE": str(tmp_path_factory.mktemp("cache")),
             "TEST_ALERTS": str(plugins / "calls"),
         }
+        settings = {
+            "CORE__PLUGINS_FOLDER": plugins,
+            "METRICS__STATSD_ON": True,
+            "METRICS__STATSD_HOST": "127.0.0.1",
+            "METRICS__STATSD_PORT": statsd.port,
+            "METRICS__STATSD_INFLUXDB_ENABLED": True,
+        }
         home = tmp_path_factory.mktemp("airflow")
         with (
             terminated_as_interrupt(),
-            AirflowSandbox(
-                home, jobs=jobs, env=environment, settings={"CORE__PLUGINS_FOLDER": plugins}
-            ) as sandbox,
+            AirflowSandbox(home, jobs=jobs, env=environment, settings=settings) as sandbox,
         ):
             yield sandbox
         assert sandbox.running() == []
@@ -194,7 +207,7 @@ def _chunk_process(airflow: AirflowSandbox, work: str) -> int | None:
 
 
 def test_a_chunk_killed_midway_goes_on_where_it_stopped_and_the_merged_bytes_are_the_same(
-    airflow: AirflowSandbox, runs: dict[str, Run]
+    airflow: AirflowSandbox, runs: dict[str, Run], statsd: Received
 ) -> None:
     run = runs["killed"]
     run.until(lambda: run.states().get("prepare") == "success", "prepare")
@@ -221,6 +234,8 @@ def test_a_chunk_killed_midway_goes_on_where_it_stopped_and_the_merged_bytes_are
     assert "batches kept from an earlier try" in run.log("chunk", 2)
     (commit,) = read_status(run.output.uri).commits
     assert 0 < commit.kept_batches < commit.batches
+    retry = Sent("airflow.staticjob.retries", {"dag_id": "killed", "step": "chunk"}, 1, "c")
+    assert statsd.of("killed").count(retry) == 1
 
     runs["undisturbed"].succeeds()
     (other,) = read_status(runs["undisturbed"].output.uri).commits
@@ -285,6 +300,37 @@ def test_a_job_that_writes_texts_reports_its_active_rows_and_decisions(runs: dic
     page = storage.read(run.output.report_html).decode()
     assert '<svg class="curve"' in page
     assert "<h2>Decisions</h2>" in page
+
+
+def test_what_a_run_computed_arrives_once_where_airflows_statsd_settings_point(
+    runs: dict[str, Run], statsd: Received
+) -> None:
+    run = runs["undisturbed"]
+    run.succeeds()
+    manifest = storage.read_json(run.output.manifest, Manifest)
+    assert manifest.cost is not None
+    assert manifest.statuses
+    gauges = {
+        "run.useful_share": manifest.ledger.useful_share,
+        "run.active_share": 1.0,  # all rows of a batch end together
+        "run.seconds": manifest.seconds,
+        "run.cost": manifest.cost,
+    }
+    counters = {"slots": manifest.ledger.slots, "useful_tokens": manifest.ledger.useful}
+    tags = {"dag_id": run.dag_id}
+    expected = [
+        *(("rows", "c", count, {**tags, "status": status}) for status, count in manifest.statuses.items()),
+        *((name, "c", count, tags) for name, count in counters.items()),
+        *((name, "g", pytest.approx(value), tags) for name, value in gauges.items()),
+    ]
+
+    def sent() -> list[Sent]:
+        return [each for each in statsd.of(run.dag_id) if each.name != "airflow.staticjob.retries"]
+
+    until(lambda: len(sent()) >= len(expected), "the metrics")
+    assert [
+        (each.name.removeprefix("airflow.staticjob."), each.kind, each.value, each.tags) for each in sent()
+    ] == expected
 
 
 def test_a_run_with_nothing_to_map_succeeds_with_a_manifest_of_no_rows(runs: dict[str, Run]) -> None:
