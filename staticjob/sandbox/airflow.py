@@ -195,7 +195,8 @@ class AirflowSandbox:
             "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
             "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": self.home / "passwords.json",
             "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
-            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home / 'airflow.db'}",
+            # A scheduler that waited in vain for the one writer gives up for good: more than SQLite's 5 s.
+            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home / 'airflow.db'}?timeout=60",
             "API__HOST": HOST,
             "API__PORT": access["port"],
             "API__BASE_URL": self.url,
