@@ -15,6 +15,7 @@ from staticjob.evaluation.metrics import Metric, evaluate
 
 RNG = np.random.default_rng(0)
 KINDS = ["class", "function", "method"]
+SPEARMAN = Metric(metric="spearman", gold="gold", group_by="q")
 
 
 def labelled(n: int) -> list[dict[str, Any]]:
@@ -75,7 +76,7 @@ def test_spearman_is_scipys_of_the_cosines_of_pairs() -> None:
     gold = RNG.normal(size=40)
     rows = [{"q": i, "embedding": list(v), "gold": gold[i]} for i, pair in enumerate(vectors) for v in pair]
     cosines = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in vectors]
-    value = evaluate(Metric(metric="spearman", gold="gold", group_by="q"), rows)
+    value = evaluate(SPEARMAN, rows)
     assert value.value == pytest.approx(spearmanr(cosines, gold).statistic)
 
 
@@ -96,7 +97,74 @@ def test_an_answer_matches_exactly_by_its_last_match() -> None:
 def test_a_metric_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValidationError, match="ndcg needs group_by"):
         Metric(metric="ndcg", gold="gold")
-    with pytest.raises(DataError, match="no column 'label'; keep it"):
+    with pytest.raises(ValidationError, match="not a regular expression"):
+        Metric(metric="exact_match", gold="gold", pattern="(")
+    with pytest.raises(DataError, match="no column 'label'; see input"):
         evaluate(Metric(metric="accuracy", gold="gold"), [{"gold": "a"}])
-    with pytest.raises(DataError, match="no rows to count"):
+    with pytest.raises(DataError, match="nothing to count; it needs rows in which gold is not null"):
         evaluate(Metric(metric="accuracy", gold="gold"), [{"gold": None, "label": "a"}])
+    with pytest.raises(DataError, match="needs pairs of rows of one q, both with gold and a result"):
+        evaluate(SPEARMAN, [{"q": 0, "embedding": [1.0], "gold": 1.0}])
+    with pytest.raises(DataError, match="'good' in column 'gold' is not a number"):
+        evaluate(Metric(metric="mrr", gold="gold", group_by="q"), [{"q": 0, "score": 0.1, "gold": "good"}])
+
+
+@pytest.mark.parametrize(("zero", "one"), [("0", "1"), ("false", "True"), (0.0, 1.0), (False, True)])
+def test_gold_that_csv_spells_as_text_counts_as_the_number(zero: Any, one: Any) -> None:
+    rows = [
+        {"q": 0, "gold": gold, "score": value, "logprob": value, "n_scored": 1, "reward": value}
+        for gold, value in ((one, -3.0), (zero, -1.0), (zero, -2.0), (None, -0.5), (float("nan"), -0.5))
+    ]
+    for name, expected in (
+        ("choice_accuracy", 0.0), ("mrr", 1 / 3), ("ndcg", 0.5), ("pairwise_accuracy", 0.0),
+    ):  # fmt: skip
+        assert evaluate(Metric(metric=name, gold="gold", group_by="q"), rows).value == pytest.approx(expected)
+    tens = [{"q": 0, "gold": "10", "reward": 2.0}, {"q": 0, "gold": "9", "reward": 1.0}]
+    assert evaluate(Metric(metric="pairwise_accuracy", gold="gold", group_by="q"), tens).value == 1.0
+
+
+@pytest.mark.parametrize("name", ["choice_accuracy", "choice_accuracy_per_token", "ndcg", "mrr"])
+def test_a_group_without_any_result_is_wrong_however_its_rows_are_ordered(name: str) -> None:
+    rows = [{"q": 0, "gold": g, "score": None, "logprob": None, "n_scored": None} for g in (1, 0)]
+    assert evaluate(Metric(metric=name, gold="gold", group_by="q"), rows).value == 0.0
+
+
+def test_documents_of_equal_scores_gain_nothing_by_their_order_in_the_input() -> None:
+    golds = [1, 0, 0, 1, 0]
+    for order in (golds, golds[::-1]):
+        rows = [{"q": 0, "gold": gold, "score": 1.0} for gold in order]
+        ndcg = evaluate(Metric(metric="ndcg", gold="gold", group_by="q"), rows).value
+        assert ndcg == pytest.approx(ndcg_score([order], [[1.0] * 5]))
+        mrr = evaluate(Metric(metric="mrr", gold="gold", group_by="q"), rows).value
+        # The first of two marked among five stands first in 4 of 10 pairs of places, second in 3, …
+        assert mrr == pytest.approx(0.4 + 0.3 / 2 + 0.2 / 3 + 0.1 / 4)
+
+
+def test_a_perfect_classifier_is_perfect_in_every_resample() -> None:
+    rows = [{"kind": kind, "label": kind} for kind in ["a"] * 9 + ["b"]]
+    value = evaluate(Metric(metric="macro_f1", gold="kind"), rows)
+    assert (value.low, value.value, value.high) == (1.0, 1.0, 1.0)
+
+
+def test_no_label_is_not_the_label_none() -> None:
+    rows = [{"kind": "None", "label": None}, {"kind": "a", "label": "a"}]
+    assert evaluate(Metric(metric="macro_f1", gold="kind"), rows).value == 0.5
+
+
+def test_gold_labels_the_model_never_says_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"kind": 0, "label": "LABEL_0"}, {"kind": 1, "label": "LABEL_1"}]
+    assert evaluate(Metric(metric="accuracy", gold="kind"), rows).value == 0.0
+    assert "column 'kind' has 0, 1, the model says LABEL_0, LABEL_1" in caplog.text
+
+
+def test_a_correlation_with_what_is_all_the_same_is_none() -> None:
+    for gold in ([1.0, 1.0], [1.0, 2.0]):
+        rows = [{"q": q, "embedding": [1.0], "gold": gold[q]} for q in (0, 0, 1, 1)]
+        value = evaluate(SPEARMAN, rows)
+        assert (value.value, value.low, value.high) == (0.0, 0.0, 0.0)
+
+
+def test_a_pattern_whose_group_takes_no_part_finds_no_answer() -> None:
+    rows = [{"text": "x", "gold": "7"}]
+    metric = Metric(metric="exact_match", gold="gold", pattern=r"(\d+)|x")
+    assert evaluate(metric, rows).value == 0.0

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
+from scipy.stats import spearmanr
 from tiny_encoders import rows
+from tiny_encoders import save as save_encoder
 from tiny_tasks import LABELS, class_logits, save_classifier, save_tokenizer, words
 
 from staticjob import storage
@@ -82,8 +86,16 @@ def test_every_point_is_run_counted_and_kept(file: Path, monkeypatch: pytest.Mon
     [
         ("sweep", {"limits.max_length": 8}, "expected fields with lists"),
         ("sweep", {"limits.max_lenth": [8]}, "max_lenth"),
-        ("metrics", [{"metric": "acuracy", "gold": "gold"}], "metrics.0.metric"),
+        (
+            "metrics",
+            [{"metric": "acuracy", "gold": "gold"}],
+            "metrics.0: metric 'acuracy': .*did you mean 'acc",
+        ),
+        ("metrics", {"metric": "accuracy", "gold": "gold"}, "metrics: expected a list"),
         ("metrics", [{"metric": "accuracy", "gold": "gold"}] * 2, "metrics.1: the same as metrics.0; leave"),
+        ("metrics", [{"metric": "accuracy", "gold": "kind"}], "column 'kind'; name it in input.keep"),
+        ("metrics", [{"metric": "mrr", "gold": "gold", "group_by": "other"}], "gives, the job's is classify"),
+        ("sweep", {"limits.max_length": [8, 8]}, "stands there twice; leave one out"),
     ],
 )
 def test_a_grid_or_metric_that_does_not_fit_is_refused_before_anything_runs(
@@ -142,3 +154,40 @@ def test_a_sweeps_file_is_validated_with_all_its_points(file: Path) -> None:
     told = json.loads(done.stdout)
     assert [Path(point["model.path"]).name for point in told["sweep"]] == ["bert", "roberta"]
     assert [metric["metric"] for metric in told["metrics"]] == ["accuracy", "macro_f1", "accuracy"]
+
+
+def test_a_sweep_over_dates_has_a_folder_for_each(file: Path) -> None:
+    data = yaml.safe_load(file.read_text())
+    data["sweep"] = {"airflow.start_date": [dt.date(2026, 1, 1), dt.date(2026, 1, 2)]}
+    file.write_text(yaml.safe_dump(data))
+    assert len({point.config.output.uri for point in read_grid(file, None).points}) == 2
+
+
+def test_binary_embeddings_are_compared_by_their_signs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibrate, "ceilings", lambda *_: Ceilings(flops=1.0, bytes_per_second=1.0))
+    save_tokenizer(save_encoder("bert", tmp_path / "bert"))
+    gold = [0.1, 0.9, 0.4, 0.6, 0.2, 0.7]
+    sink = io.BytesIO()
+    texts = list(map(words, rows([5, 9, 3, 7, 11, 2, 8, 4, 6, 10, 12, 13])))
+    pairs = {"text": texts, "pair": [i // 2 for i in range(12)], "gold": [g for g in gold for _ in "ab"]}
+    pq.write_table(pa.table(pairs), sink)
+    storage.put(f"{tmp_path}/in/p.parquet", sink.getvalue())
+    data = {
+        "name": "sweep",
+        "task": "embed",
+        "model": {"path": str(tmp_path / "bert"), "device": "cpu"},
+        "input": {"uri": f"{tmp_path}/in", "columns": {"text": "text"}, "keep": ["pair", "gold"]},
+        "output": {"uri": f"{tmp_path}/out"},
+        "batching": {"token_budget": 64},
+        "sweep": {"embed.output_dtype": ["float32", "binary"]},
+        "metrics": [{"metric": "spearman", "gold": "gold", "group_by": "pair"}],
+    }
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump(data))
+    floats, bits = run_sweep(read_grid(file, None))[0].points
+    table = pq.read_table(io.BytesIO(storage.read(f"{floats.output}/p.parquet")))
+    signs = np.sign(np.array(table["embedding"].to_pylist()))
+    expected = spearmanr((signs[::2] * signs[1::2]).sum(1), gold).statistic
+    assert bits.metrics["spearman"].value == pytest.approx(expected)

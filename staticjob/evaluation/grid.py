@@ -10,33 +10,43 @@ import datetime as dt
 import hashlib
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import yaml
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from staticjob.config import JobConfig, Section, Whole
 from staticjob.errors import ConfigError
+from staticjob.explain import explain
 from staticjob.job_file import apply_override, fill_date, read_job_file, validate_job
 from staticjob.layout import join
 
 SECTION = "sweep"
-# What each metric reads of a row beside its gold column.
+
+
+class Reads(NamedTuple):
+    """What a metric reads of a row beside its gold column, and the task that gives it."""
+
+    task: str
+    column: str
+
+
 READS = {
-    "accuracy": "label",
-    "macro_f1": "label",
-    "choice_accuracy": "logprob",
-    "choice_accuracy_per_token": "logprob",
-    "ndcg": "score",
-    "mrr": "score",
-    "spearman": "embedding",
-    "pairwise_accuracy": "reward",
-    "exact_match": "text",
+    "accuracy": Reads("classify", "label"),
+    "macro_f1": Reads("classify", "label"),
+    "choice_accuracy": Reads("logprob", "logprob"),
+    "choice_accuracy_per_token": Reads("logprob", "logprob"),
+    "ndcg": Reads("rerank", "score"),
+    "mrr": Reads("rerank", "score"),
+    "spearman": Reads("embed", "embedding"),
+    "pairwise_accuracy": Reads("reward", "reward"),
+    "exact_match": Reads("generate", "text"),
 }
 GROUPED = frozenset(READS) - {"accuracy", "macro_f1", "exact_match"}
 
@@ -63,6 +73,15 @@ class Metric(Section):
             need = "needs" if self.metric in GROUPED else "takes no"
             raise ValueError(f"metric {self.metric} {need} group_by")
         return self
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, value: str | None) -> str | None:
+        try:
+            re.compile(value or "")
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from None
+        return value
 
     @property
     def name(self) -> str:
@@ -114,18 +133,15 @@ def read_grid(path: str | Path, date: dt.date | None, overrides: tuple[str, ...]
         raise ConfigError(
             f"{path}: sweep: expected fields with lists of values, e.g. limits.max_length: [128]"
         )
-    try:
-        metrics = TypeAdapter(tuple[Metric, ...]).validate_python(counted or ())
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{path}: metrics.{where}: {first['msg']}") from None
+    if not isinstance(counted, list | None):
+        raise ConfigError(f"{path}: metrics: expected a list of metrics, each with metric and gold")
+    metrics = tuple(_metric(item, f"{path}: metrics.{number}") for number, item in enumerate(counted or ()))
     for i, j in itertools.combinations(range(len(metrics)), 2):
         if metrics[i].full_name == metrics[j].full_name:
             raise ConfigError(f"{path}: metrics.{j}: the same as metrics.{i}; leave one out")
     base = validate_job(data, str(path))
     output = fill_date(base, date, str(path)).output.uri
-    points = []
+    points: list[Point] = []
     for values in itertools.product(*grid.values()):
         settings = dict(zip(grid, values, strict=True))
         own = deepcopy(data)
@@ -133,11 +149,39 @@ def read_grid(path: str | Path, date: dt.date | None, overrides: tuple[str, ...]
             apply_override(own, f"{key}={yaml.safe_dump(value, default_flow_style=True)}")
         own.setdefault("output", {})["uri"] = join(output, _folder(settings))
         config = fill_date(validate_job(own, f"{path} at {settings}"), date, str(path))
+        if any(config.output.uri == point.config.output.uri for point in points):
+            raise ConfigError(f"{path}: sweep: the point {settings} stands there twice; leave one out")
+        for number, metric in enumerate(metrics):
+            problem = _misfit(metric, config)
+            if problem:
+                raise ConfigError(f"{path}: metrics.{number}: {metric.metric} {problem}")
         points.append(Point(settings, config))
     return Grid(base, output, tuple(points), metrics)
 
 
+def _metric(item: Any, where: str) -> Metric:
+    try:
+        return Metric.model_validate(item)
+    except ValidationError as error:
+        raise ConfigError(explain(error, where, Metric)) from None
+
+
+def _misfit(metric: Metric, config: JobConfig) -> str | None:
+    """Why the output of a job cannot be counted by a metric; None where it can, as far as the job says."""
+    task = READS[metric.metric].task
+    if config.task != task:
+        return f"counts what task {task} gives, the job's is {config.task}"
+    if config.lists:
+        return "counts rows of one document each; give the role document instead of documents"
+    if config.generate and config.generate.n > 1:
+        return "counts one text a row; set generate.n to 1"
+    for column in filter(None, (metric.gold, metric.group_by)):
+        if config.input.keep != "all" and column not in config.input.keep:
+            return f"reads column {column!r}; name it in input.keep too"
+    return None
+
+
 def _folder(settings: dict[str, Any]) -> str:
     """A folder's name by what the point changes: the same point finds its work again."""
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:10]
     return f"point-{digest}"

@@ -11,11 +11,13 @@ whose texts become the same tokens share them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from staticjob import claim, storage
 from staticjob.errors import ConfigError, DataError
@@ -116,9 +118,11 @@ def _count(point: PreparedPoint, metrics: tuple[Metric, ...]) -> PointResult:
     done = claim.success_of(output), manifest and manifest.fingerprint
     if manifest is None or done != (prepared.fingerprint, prepared.fingerprint):
         raise DataError(f"{point.output}: the point {point.settings} is not finished; run the sweep again")
-    wanted = {"n_scored", *(READS[m.metric] for m in metrics)}
+    wanted = {"n_scored", *(READS[m.metric].column for m in metrics)}
     wanted |= {name for m in metrics for name in (m.gold, m.group_by) if name}
     rows = [row for table in _read(output, manifest, wanted) for row in table.to_pylist()]
+    if metrics and prepared.config.embed.output_dtype == "binary":
+        rows = [row | {"embedding": _signs(row["embedding"])} for row in rows]
     return PointResult(
         settings=point.settings,
         output=point.output,
@@ -129,6 +133,11 @@ def _count(point: PreparedPoint, metrics: tuple[Metric, ...]) -> PointResult:
         seconds=manifest.seconds,
         cost=manifest.cost,
     )
+
+
+def _signs(packed: Sequence[int] | None) -> NDArray[np.int8] | None:
+    """An embedding of output_dtype binary as numbers, 1 or -1 a component."""
+    return None if packed is None else np.unpackbits(np.array(packed, np.uint8)).astype(np.int8) * 2 - 1
 
 
 def _read(output: Output, manifest: Manifest, columns: set[str]) -> Iterator[pa.Table]:
