@@ -21,7 +21,7 @@ from staticjob.records import Chunk, Plan, Prepared
 from staticjob.verifying.again import engine_again, run_again
 from staticjob.verifying.samples import read_published, read_samples
 
-# Largest difference of a component that rounding explains, by the type the model ran in.
+# Largest difference of a number, relative beyond 1, that rounding explains, by the type the model ran in.
 ROUNDING = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
 
 
@@ -34,7 +34,9 @@ class RungVerdict(Record):
     compared: int = Field(description="results compared: each row that can be, in two batches")
     equal: int = Field(description="of these, bit-equal to the published one")
     not_finite: int = Field(description="of those compared, results that came out not finite now")
-    max_difference: float = Field(description="largest absolute difference of a component, where finite")
+    max_difference: float = Field(
+        description="largest difference of a number where finite, relative beyond 1"
+    )
 
 
 class VerifyReport(Record):

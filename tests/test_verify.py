@@ -21,7 +21,8 @@ from staticjob.replay import named_row, replay
 from staticjob.running.pack import run_pack
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag
-from staticjob.verify import VerifyReport, choose, verify
+from staticjob.verify import ROUNDING, VerifyReport, choose, verify
+from staticjob.verifying.again import _compare
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +106,14 @@ def test_a_named_row_is_run_again_and_told_by_its_columns_that_differ(published:
             named("p0.parquet:0")
     finally:
         storage.put(uri, data)
+
+
+@pytest.mark.parametrize("number", [-300.0, 1e6, 0.5])
+def test_the_next_float_is_no_more_than_rounding_however_large_the_number(number: float) -> None:
+    old = np.float32(number)
+    equal, size = _compare(np.nextafter(old, np.float32(0)), old)
+    assert not equal
+    assert 0 < size < ROUNDING["float32"]
 
 
 @pytest.mark.parametrize(

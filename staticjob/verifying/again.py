@@ -121,8 +121,12 @@ def run_again(
 
 
 def _compare(new: Any, old: Any) -> tuple[bool, float]:
-    """Whether two results are equal to the bit, and the largest difference of a number; labels have none."""
+    """Whether two results are equal to the bit, and the largest difference of a number; labels have none.
+
+    Beyond 1 it is relative to the old number, as rounding is: a log-probability of -300 has steps of 3e-5.
+    """
     if isinstance(new, str | list):
         return list(new) == list(old), 0.0
-    difference = np.abs(np.asarray(new, np.float64) - np.asarray(old, np.float64)).max()
+    before = np.asarray(old, np.float64)
+    difference = (np.abs(np.asarray(new, np.float64) - before) / np.maximum(1, np.abs(before))).max()
     return np.asarray(new).tobytes() == np.asarray(old).tobytes(), float(difference)
