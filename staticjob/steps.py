@@ -49,6 +49,7 @@ def load_plan(work: Work) -> Plan:
 def tokenize(work: Work, prepared: Prepared, splits: Sequence[str]) -> tuple[tuple[SplitStats, ...], int]:
     """Tokenize the named splits; return their statistics and how many were there before."""
     # Deferred: pyarrow and tokenizers, which a reused split does not need.
+    from staticjob.encoding.known_tokens import KnownTokens
     from staticjob.tokenizing import tokenize_split
 
     known = {split.id: split for split in prepared.splits}
@@ -72,6 +73,8 @@ def tokenize(work: Work, prepared: Prepared, splits: Sequence[str]) -> tuple[tup
             if keep != "all" and name == prepared.splits[0].id:
                 dataset.check_kept_keys(prepared.files, keep)
             encoder = tasks.module(prepared.config.task).encoder(prepared.config, model_dir, limit)
+            vocabulary = model_files.vocabulary_size(model_files.model_config(model_dir))
+            encoder = KnownTokens(encoder, vocabulary) if vocabulary else encoder
         stats.append(tokenize_split(work, prepared, known[name], encoder))
         log.info("split %s: %d rows, %d tokens", name, *split_size(stats[-1]))
     return tuple(stats), reused

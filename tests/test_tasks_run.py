@@ -108,6 +108,13 @@ def test_a_missing_side_of_a_pair_is_no_text(tmp_path: Path, model: Path) -> Non
     assert out[1]["label"] is out[1]["scores"] is None
 
 
+def test_a_token_the_model_has_no_vector_for_is_an_error_of_its_row(tmp_path: Path, model: Path) -> None:
+    save_tokenizer(save_classifier("bert", model, vocab_size=90))
+    out = results(tmp_path, "classify", {"text": ["w5 w89", "w5 w90 w7", "w9"]})
+    assert [r["status"] for r in out] == ["ok", "error", "ok"]
+    assert out[1]["reason"] == "its token 90 is none of the model's 90: is the tokenizer another's?"
+
+
 def test_independent_labels_each_have_a_probability(tmp_path: Path, model: Path) -> None:
     save_tokenizer(save_classifier("roberta", model, problem_type="multi_label_classification"))
     texts = rows([3, 12, 7])

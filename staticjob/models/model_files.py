@@ -172,3 +172,9 @@ def max_positions(config: dict[str, Any]) -> int | None:
         pad = config.get("pad_token_id")
         value -= (1 if pad is None else pad) + 1
     return int(value)
+
+
+def vocabulary_size(config: dict[str, Any]) -> int | None:
+    """Tokens the model has vectors for by its config.json; None where the file does not say."""
+    value = (config.get("text_config") or config).get("vocab_size")
+    return value if isinstance(value, int) else None
