@@ -103,6 +103,19 @@ def test_what_is_wrong_with_a_row_or_with_a_document_is_told_apart(tmp_path: Pat
     assert out[5]["reason"] == "no value in document"
 
 
+def test_a_document_in_error_makes_its_row_one_where_all_others_are_blank_too(
+    tmp_path: Path, model: Path
+) -> None:
+    limits = {"max_length": 40, "overflow": "refuse"}
+    documents = [["", words(rows([50])[0])], [None, "w5", ""], [None, "w95"]]
+    save_tokenizer(save_classifier("bert", model, ("score",), vocab_size=90))
+    out = results(tmp_path, "rerank", {"query": ["w9"] * 3, "documents": documents}, limits=limits)
+    assert [r["status"] for r in out] == ["too_long", "ok", "error"]
+    assert [r["scores"] is None for r in out] == [True, False, True]
+    assert out[0]["reason"] == "document 1: more than 40 tokens"
+    assert out[2]["reason"].startswith("document 1: its token 95 is none of")
+
+
 def test_a_document_that_is_refused_refuses_its_row(tmp_path: Path, model: Path) -> None:
     limits = {"max_length": 40, "overflow": "refuse"}
     out = results(tmp_path, "rerank", columns(), limits=limits)
@@ -120,6 +133,15 @@ def test_documents_written_as_json_are_read_and_what_is_no_list_of_texts_is_a_ro
     assert len(out[0]["scores"]) == 2
     assert out[1]["reason"] == out[2]["reason"] == "documents: expected a list of texts"
     assert out[3]["reason"].startswith("column 'documents' is not JSON")
+
+
+def test_documents_that_are_not_utf8_are_an_error_of_their_row(tmp_path: Path, model: Path) -> None:
+    data = pa.py_buffer(b"w5\xffw6")
+    texts = pa.StringArray.from_buffers(3, pa.py_buffer(np.array([0, 2, 3, 5], np.int32)), data)
+    lists = pa.ListArray.from_arrays([0, 1, 2, 3], texts)
+    out = results(tmp_path, "rerank", {"query": ["w9"] * 3, "documents": lists})
+    assert [r["status"] for r in out] == ["ok", "error", "ok"]
+    assert out[1]["reason"] == "column 'documents' is not UTF-8 (byte 0xff at offset 0)"
 
 
 def test_rows_of_a_file_that_several_splits_read_find_their_documents(

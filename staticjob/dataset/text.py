@@ -37,7 +37,7 @@ def text_values(column: pa.ChunkedArray, where: str) -> list[str | None]:
 def structured_values(column: pa.ChunkedArray) -> tuple[list[Any], dict[int, str]]:
     """Lists and objects as Python values, from Arrow's types or from JSON text; and {row: what is wrong}."""
     if not is_text(column.type):
-        return column.to_pylist(), {}
+        return _nested_values(column)
     decoded, problems = decode_column(column)
     values: list[Any] = decoded.to_pylist()
     for row, value in enumerate(values):
@@ -49,6 +49,22 @@ def structured_values(column: pa.ChunkedArray) -> tuple[list[Any], dict[int, str
         except RecursionError:
             values[row] = None
             problems[row] = "is nested too deeply"
+    return values, problems
+
+
+def _nested_values(column: pa.ChunkedArray) -> tuple[list[Any], dict[int, str]]:
+    """As `structured_values`, of Arrow's own lists and objects: text in them may be no UTF-8."""
+    try:
+        return column.to_pylist(), {}
+    except UnicodeDecodeError:
+        values: list[Any] = []
+    problems: dict[int, str] = {}
+    for row, cell in enumerate(column):
+        try:
+            values.append(cell.as_py())
+        except UnicodeDecodeError as error:
+            values.append(None)
+            problems[row] = f"is {not_utf8(error)}"
     return values, problems
 
 

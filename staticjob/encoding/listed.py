@@ -47,9 +47,11 @@ def _unusable(documents: Any) -> Encoded | None:
 
 
 def _row(documents: list[Encoded]) -> Encoded:
-    """A row none of whose documents can be run has, as a whole, the outcome of the first."""
+    """A row all of whose documents are blank, or fail alike, has as a whole the outcome of the first."""
     if not documents:
         return Encoded((), Status.EMPTY, "no documents", items=())
-    if not any(document.ids for document in documents):
-        return documents[0]
+    first = documents[0]
+    blank = all(document.status in (Status.NULL, Status.EMPTY) for document in documents)
+    if blank or (not first.ids and all(document == first for document in documents)):
+        return first
     return Encoded((), Status.OK, items=tuple(documents))
