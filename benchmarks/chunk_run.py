@@ -37,7 +37,10 @@ from staticjob.generating.text_rows import PromptBatch, Tail
 from staticjob.job_file import validate_job
 from staticjob.layout import Work
 from staticjob.ledger import Ledger
-from staticjob.records import ROW_DTYPE, Chunk, Commit, ModelFiles, Plan, Prepared, Span
+from staticjob.records.commit import Commit
+from staticjob.records.plan import Chunk, Plan, Span
+from staticjob.records.prepared import ModelFiles, Prepared
+from staticjob.records.tokens import ROW_DTYPE
 from staticjob.running import results
 from staticjob.running.pack_run import PackRun, Placement
 from staticjob.running.parts import PartWriter

@@ -36,20 +36,11 @@ from staticjob.merging.gather import read_commits
 from staticjob.plan import make_plan
 from staticjob.planning.basis import Basis
 from staticjob.planning.head_sizes import HeadSizes
-from staticjob.records import (
-    Chunk,
-    Commit,
-    FileSlice,
-    InputFile,
-    ModelFiles,
-    PartStats,
-    Plan,
-    Prepared,
-    SliceStats,
-    Split,
-    SplitStats,
-    Status,
-)
+from staticjob.records.commit import Commit
+from staticjob.records.plan import Chunk, Plan
+from staticjob.records.prepared import FileSlice, InputFile, ModelFiles, Prepared, Split
+from staticjob.records.status import Status
+from staticjob.records.tokens import PartStats, SliceStats, SplitStats
 from staticjob.running import results
 
 FILE_ROWS = 100_000

@@ -22,7 +22,10 @@ from staticjob import storage
 from staticjob.layout import Work
 from staticjob.ledger import batch_ledger
 from staticjob.planning.device import peak_resident
-from staticjob.records import Ceilings, Chunk, Commit, InputFile
+from staticjob.records.commit import Commit
+from staticjob.records.plan import Chunk
+from staticjob.records.prepared import InputFile
+from staticjob.records.rates import Ceilings
 from staticjob.running import results
 from staticjob.running.assemble import HostBatch, batches, prefetched
 from staticjob.running.commit import FLUSH, FLUSH_SECONDS, EngineFacts, Measured, publish

@@ -21,7 +21,7 @@ from staticjob import storage
 from staticjob.clock import now
 from staticjob.errors import DataError, InfrastructureError
 from staticjob.layout import Output
-from staticjob.record import Record
+from staticjob.records.record import Record
 
 TRIES = 20  # of as many runs that claim an output in the same moment, the last one comes through
 

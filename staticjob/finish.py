@@ -18,7 +18,11 @@ from staticjob.merging.audit import audit, check_error_rate, too_many_errors
 from staticjob.merging.gather import LOOKUPS_AHEAD, in_order, read_commits
 from staticjob.planning import history
 from staticjob.planning.rates import measured_rates
-from staticjob.records import Commit, Manifest, MergeCommit, MergeGroup, Plan, Prepared, Status
+from staticjob.records.commit import Commit
+from staticjob.records.output import Manifest, MergeCommit
+from staticjob.records.plan import MergeGroup, Plan
+from staticjob.records.prepared import Prepared
+from staticjob.records.status import Status
 from staticjob.report.store import make_report, rerun_command, store_report
 
 log = logging.getLogger(__name__)

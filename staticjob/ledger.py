@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
 
-from staticjob.record import Record
+from staticjob.records.record import Record
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,9 @@ from staticjob.finish import finish
 from staticjob.layout import Work
 from staticjob.merging.audit import warn_of_errors
 from staticjob.prepare import prepare
-from staticjob.records import Manifest, Prepared, RowError
+from staticjob.records.output import Manifest
+from staticjob.records.prepared import Prepared
+from staticjob.records.status import RowError
 from staticjob.running.pack import run_pack
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag

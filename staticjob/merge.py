@@ -40,7 +40,10 @@ from staticjob.merging.publish import (
 from staticjob.merging.ranks import RANK, rank_rows
 from staticjob.merging.scratch import scratch_folder
 from staticjob.merging.spool import Spool
-from staticjob.records import Commit, InputFile, MergeCommit, MergeGroup, OutputFile, Plan, Prepared
+from staticjob.records.commit import Commit
+from staticjob.records.output import MergeCommit, OutputFile
+from staticjob.records.plan import MergeGroup, Plan
+from staticjob.records.prepared import InputFile, Prepared
 
 log = logging.getLogger(__name__)
 

@@ -16,17 +16,10 @@ from staticjob.planning.decoding import START_SECONDS
 from staticjob.planning.forecast import chunk_seconds, forecast
 from staticjob.planning.grouping import group_files, pack_chunks
 from staticjob.planning.sizing import size_chunks
-from staticjob.records import (
-    Chunk,
-    Orders,
-    Plan,
-    Prepared,
-    RowError,
-    Rung,
-    SliceStats,
-    SplitStats,
-    Status,
-)
+from staticjob.records.plan import Chunk, Orders, Plan, Rung
+from staticjob.records.prepared import Prepared
+from staticjob.records.status import RowError, Status
+from staticjob.records.tokens import SliceStats, SplitStats
 from staticjob.terminal.units import plural
 
 SHOWN_ERRORS = 20

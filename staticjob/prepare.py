@@ -22,7 +22,7 @@ from staticjob.encoding.tokenizer import require_tokenizer
 from staticjob.layout import Output, Work, join
 from staticjob.models import model_files
 from staticjob.models.max_length import max_length
-from staticjob.records import InputFile, ModelFiles, Prepared, Started
+from staticjob.records.prepared import InputFile, ModelFiles, Prepared, Started
 
 # Raised whenever the engine's arithmetic or what a work prefix holds changes: two revisions never mix.
 ENGINE_REVISION = 2

@@ -16,8 +16,9 @@ from staticjob.errors import ConfigError, DataError
 from staticjob.explain import nearest
 from staticjob.layout import Output, Work
 from staticjob.models import model_files
-from staticjob.record import Record
-from staticjob.records import Chunk, Plan, Prepared
+from staticjob.records.plan import Chunk, Plan
+from staticjob.records.prepared import Prepared
+from staticjob.records.record import Record
 from staticjob.running.parts import read_rows
 from staticjob.verify import ROUNDING
 from staticjob.verifying.again import Comparison, engine_again, run_again

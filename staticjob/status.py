@@ -14,8 +14,11 @@ from staticjob.errors import ConfigError
 from staticjob.layout import WORK_FOLDER, Output, Work
 from staticjob.ledger import Ledger
 from staticjob.merging.audit import item_statuses, too_many_errors
-from staticjob.record import Record
-from staticjob.records import Commit, Plan, Prepared, Progress, RowError, Started, Status
+from staticjob.records.commit import Commit, Progress
+from staticjob.records.plan import Plan
+from staticjob.records.prepared import Prepared, Started
+from staticjob.records.record import Record
+from staticjob.records.status import RowError, Status
 from staticjob.storage.pinned import PinnedObject
 from staticjob.uris import absolute_uri
 

@@ -24,7 +24,10 @@ from staticjob.planning.basis import Basis
 from staticjob.planning.decoding import growth_of
 from staticjob.planning.device import can_run, target_of
 from staticjob.planning.head_sizes import head_sizes
-from staticjob.records import MergeCommit, Plan, Prepared, SplitStats
+from staticjob.records.output import MergeCommit
+from staticjob.records.plan import Plan
+from staticjob.records.prepared import Prepared
+from staticjob.records.tokens import SplitStats
 from staticjob.terminal.units import plural
 
 log = logging.getLogger(__name__)

@@ -15,21 +15,9 @@ from numpy.typing import NDArray
 from staticjob import dataset, storage, tasks
 from staticjob.encoding.outcome import Encoded
 from staticjob.layout import Work
-from staticjob.records import (
-    FIRST_ERRORS,
-    ID_DTYPE,
-    ITEMS_DTYPE,
-    NO_LIST,
-    ROW_DTYPE,
-    FileSlice,
-    InputFile,
-    Prepared,
-    RowError,
-    SliceStats,
-    Split,
-    SplitStats,
-    Status,
-)
+from staticjob.records.prepared import FileSlice, InputFile, Prepared, Split
+from staticjob.records.status import FIRST_ERRORS, RowError, Status
+from staticjob.records.tokens import ID_DTYPE, ITEMS_DTYPE, NO_LIST, ROW_DTYPE, SliceStats, SplitStats
 from staticjob.running import results
 from staticjob.running.parts import PartWriter
 from staticjob.tasks import RowEncoder

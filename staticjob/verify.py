@@ -16,8 +16,9 @@ from pydantic import Field
 from staticjob.errors import DataError
 from staticjob.layout import Work
 from staticjob.models import model_files
-from staticjob.record import Record
-from staticjob.records import Chunk, Plan, Prepared
+from staticjob.records.plan import Chunk, Plan
+from staticjob.records.prepared import Prepared
+from staticjob.records.record import Record
 from staticjob.verifying.again import engine_again, run_again
 from staticjob.verifying.samples import read_published, read_samples
 

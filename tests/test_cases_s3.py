@@ -21,7 +21,7 @@ from staticjob import dataset, storage
 from staticjob.config import InputConfig
 from staticjob.errors import ConfigError, DataError, InfrastructureError
 from staticjob.layout import join
-from staticjob.records import FileSlice, InputFile
+from staticjob.records.prepared import FileSlice, InputFile
 from staticjob.storage.multipart import PART_BYTES
 from staticjob.storage.retry import ATTEMPTS, DELAY, TIMEOUT, Patience
 

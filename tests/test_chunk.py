@@ -19,7 +19,8 @@ from staticjob.engine import HeadResult, Shape, StaticEngine
 from staticjob.errors import InfrastructureError, Stopped
 from staticjob.ledger import Ledger, batch_ledger
 from staticjob.models import model_files
-from staticjob.records import Chunk, Commit, Progress
+from staticjob.records.commit import Commit, Progress
+from staticjob.records.plan import Chunk
 from staticjob.running import results, standing
 from staticjob.running.assemble import HostBatch, batches
 from staticjob.running.progress import Reporter

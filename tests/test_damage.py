@@ -23,7 +23,8 @@ from staticjob.merging.gather import result_heads
 from staticjob.models import model_files
 from staticjob.planning import history
 from staticjob.prepare import prepare
-from staticjob.records import Commit, Started
+from staticjob.records.commit import Commit
+from staticjob.records.prepared import Started
 from staticjob.running import results
 from staticjob.running.assemble import batches
 from staticjob.verifying.samples import read_samples

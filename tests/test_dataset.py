@@ -16,7 +16,7 @@ from staticjob import dataset
 from staticjob.config import InputConfig
 from staticjob.dataset.csv import BLOCKS
 from staticjob.errors import DataError
-from staticjob.records import FileSlice, InputFile
+from staticjob.records.prepared import FileSlice, InputFile
 
 
 def discover(folder: Path) -> tuple[InputFile, ...]:

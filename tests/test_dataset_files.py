@@ -17,7 +17,7 @@ from staticjob.config import InputConfig
 from staticjob.dataset.discover import is_hidden, natural_key, output_names
 from staticjob.dataset.splits import Piece, pack
 from staticjob.errors import ConfigError, DataError
-from staticjob.records import InputFile
+from staticjob.records.prepared import InputFile
 from staticjob.storage.pinned import PinnedObject
 
 LINE = json.dumps({"text": "a"})

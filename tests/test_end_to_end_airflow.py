@@ -34,7 +34,8 @@ from staticjob import storage
 from staticjob.config import GenerateConfig, LimitsConfig
 from staticjob.job_file import read_job_file, validate_job
 from staticjob.layout import Output, Work
-from staticjob.records import Manifest, Status
+from staticjob.records.output import Manifest
+from staticjob.records.status import Status
 from staticjob.report import Report
 from staticjob.sandbox.airflow import REPOSITORY, USER, AirflowSandbox
 from staticjob.sandbox.demo import trigger

@@ -27,7 +27,8 @@ from staticjob import storage
 from staticjob.evaluation.results import SweepResult
 from staticjob.job_file import read_job_file
 from staticjob.layout import Output, join
-from staticjob.records import Manifest, Status
+from staticjob.records.output import Manifest
+from staticjob.records.status import Status
 from staticjob.report import Report
 from staticjob.sandbox.airflow import REPOSITORY, USER, AirflowSandbox
 from staticjob.sandbox.corpus import sample_rows, write_corpus

@@ -13,7 +13,9 @@ from staticjob.errors import DataError
 from staticjob.merge import merge_group
 from staticjob.planning import history
 from staticjob.planning.rates import measured_rates
-from staticjob.records import Commit, Manifest, MergeCommit, Status
+from staticjob.records.commit import Commit
+from staticjob.records.output import Manifest, MergeCommit
+from staticjob.records.status import Status
 
 
 def test_success_is_written_last_after_manifest_report_and_history(

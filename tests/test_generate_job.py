@@ -24,7 +24,7 @@ from staticjob.layout import Output
 from staticjob.local_run import run_job
 from staticjob.planning import history
 from staticjob.prepare import prepare
-from staticjob.records import Commit, Progress
+from staticjob.records.commit import Commit, Progress
 from staticjob.report import Report
 from staticjob.running.progress import Reporter
 from staticjob.running.standing import Standing

@@ -21,7 +21,8 @@ from staticjob.generating.text_rows import PromptBatch, Tail, TextRow
 from staticjob.generating.text_store import TextStore
 from staticjob.local_run import run_job
 from staticjob.prepare import prepare
-from staticjob.records import Chunk, Commit, Progress
+from staticjob.records.commit import Commit, Progress
+from staticjob.records.plan import Chunk
 from staticjob.running.commit import committed
 from staticjob.running.pack import run_pack
 from staticjob.running.progress import Reporter

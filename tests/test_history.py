@@ -7,7 +7,7 @@ from pathlib import Path
 from staticjob.generating.curve_history import Earlier
 from staticjob.ledger import Ledger
 from staticjob.planning import history
-from staticjob.records import Rates, ShapeRate
+from staticjob.records.rates import Rates, ShapeRate
 
 RATES = Rates(
     device="cpu",

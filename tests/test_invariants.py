@@ -32,7 +32,9 @@ from staticjob.ledger import Ledger
 from staticjob.local_run import Outcome, run_job
 from staticjob.merge import merge_group
 from staticjob.models import model_files
-from staticjob.records import Commit, Plan, Status
+from staticjob.records.commit import Commit
+from staticjob.records.plan import Plan
+from staticjob.records.status import Status
 from staticjob.running import results
 from staticjob.storage import local
 from staticjob.verify import verify

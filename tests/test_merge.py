@@ -22,7 +22,8 @@ from staticjob.merge import merge_group
 from staticjob.merging import gather
 from staticjob.merging.scratch import SCRATCH, Heap
 from staticjob.merging.spool import Spool
-from staticjob.records import Block, Status
+from staticjob.records.commit import Block
+from staticjob.records.status import Status
 from staticjob.running import results
 
 

@@ -21,7 +21,7 @@ from staticjob.models.model_files import (
     resolve,
     resolve_pinned,
 )
-from staticjob.records import ModelFiles
+from staticjob.records.prepared import ModelFiles
 
 FILES = {
     "config.json": b'{"model_type": "bert", "hidden_size": 4}',

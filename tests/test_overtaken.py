@@ -14,7 +14,7 @@ from fabricate import Fabricated, fabricate
 from staticjob import claim, dataset, steps, storage
 from staticjob.errors import DataError, InfrastructureError
 from staticjob.merge import merge_group
-from staticjob.records import Status
+from staticjob.records.status import Status
 
 A, B = "a" * 64, "b" * 64
 

@@ -27,7 +27,7 @@ from test_units import AMOUNTS, COUNTS
 from staticjob import storage
 from staticjob.generating.outcome import Curve, Outcome, VllmWork
 from staticjob.ledger import Ledger
-from staticjob.records import Status
+from staticjob.records.status import Status
 
 CHUNKS = 1000
 EVIL = "<img src=x onerror=alert(1)>"

@@ -21,7 +21,7 @@ from staticjob.generating.outcome import Curve, Outcome, VllmWork
 from staticjob.generating.policy import Decision
 from staticjob.ledger import Ledger
 from staticjob.planning.history import History, Run, settings_of
-from staticjob.records import Progress
+from staticjob.records.commit import Progress
 from staticjob.status import SILENT_SECONDS, read_object, read_status
 
 

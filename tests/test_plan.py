@@ -17,7 +17,8 @@ from staticjob.errors import ConfigError
 from staticjob.ledger import Ledger
 from staticjob.plan import pack_name, sorted_slots
 from staticjob.planning.forecast import chunk_seconds
-from staticjob.records import PartStats, Plan, SplitStats
+from staticjob.records.plan import Plan
+from staticjob.records.tokens import PartStats, SplitStats
 
 
 def check(plan: Plan, splits: list[SplitStats]) -> None:

@@ -17,7 +17,7 @@ from staticjob.errors import ConfigError, DataError
 from staticjob.models import model_files
 from staticjob.models.max_length import max_length
 from staticjob.prepare import prepare
-from staticjob.records import Prepared
+from staticjob.records.prepared import Prepared
 from staticjob.running.pack import run_pack
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag

@@ -12,7 +12,11 @@ from rich.console import Console
 
 from staticjob.engine.flops import forward_flops
 from staticjob.ledger import Ledger
-from staticjob.records import Ceilings, Chunk, Commit, Plan, RowError, SplitStats, Status
+from staticjob.records.commit import Commit
+from staticjob.records.plan import Chunk, Plan
+from staticjob.records.rates import Ceilings
+from staticjob.records.status import RowError, Status
+from staticjob.records.tokens import SplitStats
 from staticjob.report import Report, build, render_html
 from staticjob.terminal.show import show_plan
 

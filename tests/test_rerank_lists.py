@@ -19,7 +19,8 @@ from tiny_tasks import class_logits, save_causal, save_classifier, save_tokenize
 from staticjob import dataset, steps, storage
 from staticjob.errors import ConfigError, DataError
 from staticjob.finish import finish as finish_job
-from staticjob.records import Manifest, Status
+from staticjob.records.output import Manifest
+from staticjob.records.status import Status
 
 QUERIES = rows([4] * 5)
 # Of every length, in no order, so that the documents of a row fall to both rungs and to several chunks.

@@ -13,7 +13,8 @@ from staticjob.errors import ConfigError, DataError
 from staticjob.ledger import Ledger
 from staticjob.local_run import run_job
 from staticjob.prepare import prepare
-from staticjob.records import Manifest, Progress
+from staticjob.records.commit import Progress
+from staticjob.records.output import Manifest
 from staticjob.status import SILENT_SECONDS, find_work, read_status
 from staticjob.terminal.payloads import manifest_json
 from staticjob.terminal.progress import show_status

@@ -28,7 +28,7 @@ from staticjob.evaluation.results import SweepResult
 from staticjob.evaluation.sweep import load_sweep, prepare_points, run_sweep, tabulate
 from staticjob.layout import sweep_html
 from staticjob.local_run import run_job
-from staticjob.records import Ceilings
+from staticjob.records.rates import Ceilings
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from staticjob.encoding.tokenizer import load_tokenizer
 from staticjob.errors import ConfigError, DataError
 from staticjob.models import model_files
 from staticjob.prepare import prepare
-from staticjob.records import ROW_DTYPE, Status
+from staticjob.records.status import Status
+from staticjob.records.tokens import ROW_DTYPE
 from staticjob.running.parts import sort_run
 from staticjob.sandbox.corpus import stdlib_rows
 from staticjob.tasks import embed

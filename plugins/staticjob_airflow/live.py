@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from staticjob import storage
 from staticjob.errors import StaticJobError
 from staticjob.layout import Work
-from staticjob.records import Plan, Prepared, Progress
+from staticjob.records.commit import Progress
+from staticjob.records.plan import Plan
+from staticjob.records.prepared import Prepared
 from staticjob.tasks import TASKS
 from staticjob_airflow import metrics
 from staticjob_airflow.stores import Stores

@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from staticjob.config import JobConfig
     from staticjob.layout import Work
-    from staticjob.records import Prepared
+    from staticjob.records.prepared import Prepared
 
 
 def job_options(body: Callable[..., None]) -> Callable[..., None]:

@@ -15,7 +15,8 @@ from staticjob.terminal import console
 
 if TYPE_CHECKING:
     from staticjob.layout import Work
-    from staticjob.records import Plan, Prepared
+    from staticjob.records.plan import Plan
+    from staticjob.records.prepared import Prepared
 
 
 @command("validate")

@@ -18,7 +18,7 @@ from staticjob.dataset.streams import reading
 from staticjob.dataset.text import decode_column, is_text
 from staticjob.errors import DataError
 from staticjob.explain import nearest
-from staticjob.records import FileSlice, InputFile
+from staticjob.records.prepared import FileSlice, InputFile
 from staticjob.terminal.units import plural
 
 BATCH_ROWS = 4096

@@ -14,7 +14,7 @@ from staticjob.dataset.csv_lines import RowLines
 from staticjob.dataset.streams import open_file
 from staticjob.dataset.text import decode_column
 from staticjob.errors import DataError
-from staticjob.records import InputFile
+from staticjob.records.prepared import InputFile
 
 # Arrow wants each row within two blocks: tried in turn until the longest row fits.
 BLOCKS = (4 * 1024 * 1024, 64 * 1024 * 1024, 1024 * 1024 * 1024)

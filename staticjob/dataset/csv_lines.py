@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from staticjob.dataset.streams import open_file
-from staticjob.records import InputFile
+from staticjob.records.prepared import InputFile
 
 
 class RowLines:

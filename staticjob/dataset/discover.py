@@ -13,7 +13,7 @@ from staticjob import storage
 from staticjob.config import InputConfig
 from staticjob.errors import ConfigError, DataError, MissingInputError
 from staticjob.layout import join
-from staticjob.records import InputFile
+from staticjob.records.prepared import InputFile
 from staticjob.storage.pinned import PinnedObject
 
 Format = Literal["parquet", "jsonl", "csv"]

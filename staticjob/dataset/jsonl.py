@@ -13,7 +13,7 @@ import msgspec
 from staticjob.dataset.streams import open_file
 from staticjob.dataset.text import REPLACEMENT, SURROGATES, not_utf8
 from staticjob.errors import DataError
-from staticjob.records import InputFile
+from staticjob.records.prepared import InputFile
 
 BLOCK_BYTES = 1024 * 1024
 BATCH_BYTES = 32 * 1024 * 1024

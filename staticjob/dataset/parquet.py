@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from staticjob import storage
-from staticjob.records import FileSlice, InputFile
+from staticjob.records.prepared import FileSlice, InputFile
 
 BATCH_BYTES = 32 * 1024 * 1024
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from staticjob.dataset.parquet import open_parquet
 from staticjob.dataset.streams import reading
-from staticjob.records import FileSlice, InputFile, Split
+from staticjob.records.prepared import FileSlice, InputFile, Split
 
 TARGET_BYTES = 64 * 1024 * 1024
 FILE_BYTES = 256 * 1024  # what opening a file costs, in bytes read meanwhile

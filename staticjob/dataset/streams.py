@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from staticjob import storage
 from staticjob.errors import DataError, StaticJobError
-from staticjob.records import InputFile
+from staticjob.records.prepared import InputFile
 
 
 def open_file(file: InputFile) -> pa.NativeFile:

@@ -11,7 +11,7 @@ from staticjob.encoding.outcome import Encoded
 from staticjob.encoding.texts import TextEncoder
 from staticjob.encoding.tokenizer import load_tokenizer
 from staticjob.errors import ConfigError, shortened
-from staticjob.records import Status
+from staticjob.records.status import Status
 
 
 class ChatTemplate:

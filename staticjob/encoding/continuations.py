@@ -9,7 +9,7 @@ from staticjob.config import LimitsConfig
 from staticjob.encoding.outcome import Encoded, cut_or_refused, missing
 from staticjob.encoding.prefixes import encode_prefixes
 from staticjob.encoding.tokenizer import leading_special
-from staticjob.records import Status
+from staticjob.records.status import Status
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from staticjob.encoding.outcome import Encoded
-from staticjob.records import Status
+from staticjob.records.status import Status
 
 if TYPE_CHECKING:
     from staticjob.tasks import RowEncoder

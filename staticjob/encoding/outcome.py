@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from staticjob.config import LimitsConfig
-from staticjob.records import Status
+from staticjob.records.status import Status
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from staticjob.encoding.outcome import Encoded, cut_or_refused, missing
 from staticjob.encoding.prefixes import encode_prefixes
 from staticjob.errors import ConfigError
 from staticjob.models.model_files import read_object
-from staticjob.records import Status
+from staticjob.records.status import Status
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer

@@ -10,7 +10,7 @@ from staticjob.encoding.long_runs import LongRuns
 from staticjob.encoding.outcome import Encoded, cut_or_refused
 from staticjob.encoding.prefixes import CHARS_PER_TOKEN, CUT_MARGIN, cut, encode_longer
 from staticjob.errors import ConfigError
-from staticjob.records import Status
+from staticjob.records.status import Status
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer

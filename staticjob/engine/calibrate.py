@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from staticjob.engine.loader import DTYPES
 from staticjob.engine.shape import Shape
 from staticjob.engine.static_engine import StaticEngine
-from staticjob.records import Ceilings, Rates, ShapeRate
+from staticjob.records.rates import Ceilings, Rates, ShapeRate
 
 REPETITIONS = 2
 # Time per slot is smooth in the length, so a few shapes across the ladder stand for all.

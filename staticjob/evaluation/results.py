@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from staticjob.record import Record
+from staticjob.records.record import Record
 
 
 class Value(Record):

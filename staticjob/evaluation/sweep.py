@@ -27,8 +27,9 @@ from staticjob.evaluation.results import PointResult, SweepResult
 from staticjob.layout import WORK_FOLDER, Output, Work, join, sweep_html
 from staticjob.local_run import run_job
 from staticjob.prepare import prepare
-from staticjob.record import Record
-from staticjob.records import Manifest, Prepared
+from staticjob.records.output import Manifest
+from staticjob.records.prepared import Prepared
+from staticjob.records.record import Record
 
 
 class PreparedPoint(Record):

@@ -12,7 +12,7 @@ from staticjob.engine.shape import Shape
 from staticjob.generating.decode_rates import StaticRates, VllmRates
 from staticjob.generating.outcome import Outcome
 from staticjob.generating.survival import Observed
-from staticjob.record import Record
+from staticjob.records.record import Record
 
 
 class ShapeRates(Record):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from staticjob.record import Record
+from staticjob.records.record import Record
 
 # What vLLM is assumed to do before anything was measured, as shares of a full static step: its step with no
 # row, for the weights that every step reads, and what a full batch of rows adds. On a CPU, where products

@@ -25,7 +25,9 @@ from staticjob.generating.text_table import Texts, result_table
 from staticjob.layout import Work
 from staticjob.ledger import Ledger
 from staticjob.planning.device import peak_resident
-from staticjob.records import Chunk, Commit, InputFile
+from staticjob.records.commit import Commit
+from staticjob.records.plan import Chunk
+from staticjob.records.prepared import InputFile
 from staticjob.running.commit import EngineFacts, Measured, committed, publish
 from staticjob.running.progress import Reporter
 from staticjob.running.standing import Standing

@@ -32,7 +32,8 @@ from staticjob.generating.policy import Scope
 from staticjob.generating.survival import Observed
 from staticjob.generating.tail_policy import Engine, TailPolicy
 from staticjob.planning.device import free_memory
-from staticjob.records import Chunk, Commit
+from staticjob.records.commit import Commit
+from staticjob.records.plan import Chunk
 from staticjob.running.commit import EngineFacts
 from staticjob.running.pack_run import PackRun, Placement
 from staticjob.tasks.generate import options_of

@@ -11,7 +11,7 @@ from pydantic import Field
 from staticjob.generating.decode_rates import StaticRates, VllmRates
 from staticjob.generating.policy import Decision
 from staticjob.ledger import Ledger, decode_ledger
-from staticjob.record import Record
+from staticjob.records.record import Record
 
 if TYPE_CHECKING:
     from staticjob.generating.text_rows import TextRow

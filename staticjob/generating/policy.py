@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from staticjob.generating.decode_rates import StaticRates, VllmRates
-from staticjob.record import Record
+from staticjob.records.record import Record
 
 # Handover steps that are priced: more of them differ by less than the forecast's error.
 CANDIDATES = 24

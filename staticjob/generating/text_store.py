@@ -22,7 +22,8 @@ from staticjob.generating.outcome import BatchCurve
 from staticjob.generating.text_rows import PromptBatch, RowKey, Tail, TextRow
 from staticjob.generating.text_table import Texts, from_table, to_table
 from staticjob.layout import Work
-from staticjob.records import ROW_DTYPE, Chunk
+from staticjob.records.plan import Chunk
+from staticjob.records.tokens import ROW_DTYPE
 from staticjob.running import results
 from staticjob.running.assemble import HostBatch, batches, prefetched
 from staticjob.running.commit import FLUSH, FLUSH_SECONDS

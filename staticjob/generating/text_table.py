@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from staticjob.config import GenerateConfig
 from staticjob.generating.outcome import BatchCurve
 from staticjob.generating.text_rows import RowKey, Tail, TextRow
-from staticjob.records import Status
+from staticjob.records.status import Status
 from staticjob.running.results import result_schema
 
 FLUSHED = pa.schema(

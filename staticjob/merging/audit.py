@@ -7,7 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from staticjob.errors import DataError
-from staticjob.records import Chunk, Commit, MergeCommit, Plan, Prepared, RowError, Status
+from staticjob.records.commit import Commit
+from staticjob.records.output import MergeCommit
+from staticjob.records.plan import Chunk, Plan
+from staticjob.records.prepared import Prepared
+from staticjob.records.status import RowError, Status
 
 log = logging.getLogger(__name__)
 

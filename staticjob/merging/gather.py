@@ -16,7 +16,9 @@ from staticjob import storage
 from staticjob.errors import DataError
 from staticjob.layout import Work
 from staticjob.merging.spool import Coverage, Spool
-from staticjob.records import Block, Chunk, Commit, MergeGroup, Plan, Prepared
+from staticjob.records.commit import Block, Commit
+from staticjob.records.plan import Chunk, MergeGroup, Plan
+from staticjob.records.prepared import Prepared
 from staticjob.running import results
 
 Item = TypeVar("Item")

@@ -16,7 +16,9 @@ from staticjob.errors import DataError
 from staticjob.layout import Work
 from staticjob.merging.ranks import rank_rows
 from staticjob.merging.spool import Spool
-from staticjob.records import ITEMS_DTYPE, WITH_RESULT, Prepared, SplitStats, Status
+from staticjob.records.prepared import Prepared
+from staticjob.records.status import WITH_RESULT, Status
+from staticjob.records.tokens import ITEMS_DTYPE, SplitStats
 
 # Of a row's elements the one that comes last here decides: an error is the row's, a blank one is not.
 SEVERITY = (Status.NULL, Status.EMPTY, Status.OK, Status.TRUNCATED, Status.TOO_LONG, Status.ERROR)

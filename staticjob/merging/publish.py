@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from staticjob import storage
 from staticjob.errors import ConfigError, DataError
 from staticjob.merging.spool import Spool
-from staticjob.records import WITH_RESULT, InputFile, Status
+from staticjob.records.prepared import InputFile
+from staticjob.records.status import WITH_RESULT, Status
 
 # A row group of the output: all that is in memory of the data at one time.
 ROW_GROUP_BYTES = 64 * 2**20

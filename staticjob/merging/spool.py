@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from staticjob.merging.cells import from_bytes, is_variable, to_bytes
 from staticjob.merging.scratch import Heap, Mapped
-from staticjob.records import WITH_RESULT, Status
+from staticjob.records.status import WITH_RESULT, Status
 from staticjob.running.results import vectors
 
 # Records are brought into place in sorted lots: many rows per touched page where records are small.

@@ -17,7 +17,7 @@ from staticjob.config import ModelConfig
 from staticjob.errors import ConfigError, DataError
 from staticjob.explain import nearest
 from staticjob.models import model_cache
-from staticjob.records import ModelFiles
+from staticjob.records.prepared import ModelFiles
 from staticjob.storage.pinned import PinnedObject
 
 # What a model is read from; anything else in its directory (documents, other frameworks' weights)

@@ -11,7 +11,7 @@ from staticjob.memory import ALIGNMENT, Target
 from staticjob.planning.decoding import Growth
 from staticjob.planning.forecast import assumed_rates
 from staticjob.planning.head_sizes import HeadSizes
-from staticjob.records import Rates
+from staticjob.records.rates import Rates
 
 
 @dataclass(frozen=True)

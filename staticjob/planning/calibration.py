@@ -15,7 +15,7 @@ from staticjob.config import JobConfig
 from staticjob.engine.shape import Shape
 from staticjob.errors import InfrastructureError
 from staticjob.prctl import end_with_parent
-from staticjob.records import Rates
+from staticjob.records.rates import Rates
 
 
 def calibrate(config: JobConfig, model_dir: Path, shapes: Sequence[Shape]) -> Rates:

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from staticjob.ladder import Fill
 from staticjob.ledger import Ledger
-from staticjob.records import Chunk, PartStats, Span
+from staticjob.records.plan import Chunk, Span
+from staticjob.records.tokens import PartStats
 
 Ints = npt.NDArray[np.int64]
 

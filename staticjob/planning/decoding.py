@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from staticjob.config import JobConfig
 from staticjob.engine.cache_slots import cache_slots
-from staticjob.records import Chunk
+from staticjob.records.plan import Chunk
 from staticjob.tasks import TASKS
 
 # Rows of a decode batch that make good use of a step: every step reads all weights once, whatever the

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from staticjob.records import Chunk, Forecast, Rates, ShapeRate
+from staticjob.records.plan import Chunk
+from staticjob.records.rates import Forecast, Rates, ShapeRate
 from staticjob.terminal.units import plural
 
 # Storing a chunk's result, commit and progress: about ten requests of a store nearby. Every rung has a

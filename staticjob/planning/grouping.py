@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-from staticjob.records import Chunk, InputFile, MergeGroup
+from staticjob.records.plan import Chunk, MergeGroup
+from staticjob.records.prepared import InputFile
 
 # A pack should compute for at least this many engine starts.
 STARTS_PER_PACK = 10

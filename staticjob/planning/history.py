@@ -15,8 +15,12 @@ from staticjob.errors import DataError
 from staticjob.generating.curve_history import Earlier
 from staticjob.ledger import Ledger
 from staticjob.planning.rates import with_earlier
-from staticjob.record import Record
-from staticjob.records import Commit, Manifest, Plan, Prepared, Rates
+from staticjob.records.commit import Commit
+from staticjob.records.output import Manifest
+from staticjob.records.plan import Plan
+from staticjob.records.prepared import Prepared
+from staticjob.records.rates import Rates
+from staticjob.records.record import Record
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from statistics import median
 
 from staticjob.planning.forecast import assumed_rates
-from staticjob.records import Commit, Plan, Rates, ShapeRate
+from staticjob.records.commit import Commit
+from staticjob.records.plan import Plan
+from staticjob.records.rates import Rates, ShapeRate
 
 
 def measured_rates(plan: Plan, commits: Sequence[Commit], source: str) -> Rates | None:

@@ -12,7 +12,9 @@ from staticjob.planning.basis import Basis
 from staticjob.planning.cutting import cut_chunks
 from staticjob.planning.decoding import LEAST_DECODE_BATCHES
 from staticjob.planning.forecast import idle_slots, rung_cost_slots
-from staticjob.records import Chunk, MemoryPlan, PartStats
+from staticjob.records.memory import MemoryPlan
+from staticjob.records.plan import Chunk
+from staticjob.records.tokens import PartStats
 
 # Chunks wanted over the whole job, unless they get too small or too large to be worth a commit.
 WANTED_CHUNKS = 96

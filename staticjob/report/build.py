@@ -12,7 +12,10 @@ from staticjob.engine.flops import forward_bytes, forward_flops
 from staticjob.ledger import Ledger
 from staticjob.memory import DTYPE_BYTES
 from staticjob.planning.forecast import seconds_per_slot
-from staticjob.records import Commit, Plan, Prepared, RowError, Rung, Status
+from staticjob.records.commit import Commit
+from staticjob.records.plan import Plan, Rung
+from staticjob.records.prepared import Prepared
+from staticjob.records.status import RowError, Status
 from staticjob.report.data import CostReport, MemoryReport, Report, RunAgain, RungReport, TimeReport
 from staticjob.report.texts import texts_of
 

@@ -7,8 +7,11 @@ from typing import Literal
 from pydantic import Field
 
 from staticjob.ledger import Ledger
-from staticjob.record import Record
-from staticjob.records import Ceilings, MemoryTerm, Orders, RowError, Status
+from staticjob.records.memory import MemoryTerm
+from staticjob.records.plan import Orders
+from staticjob.records.rates import Ceilings
+from staticjob.records.record import Record
+from staticjob.records.status import RowError, Status
 from staticjob.report.texts import TextsReport
 
 

@@ -8,7 +8,9 @@ from staticjob import storage
 from staticjob.clock import now
 from staticjob.layout import Output
 from staticjob.models import model_files
-from staticjob.records import Commit, Plan, Prepared
+from staticjob.records.commit import Commit
+from staticjob.records.plan import Plan
+from staticjob.records.prepared import Prepared
 from staticjob.report.build import build
 from staticjob.report.data import Report
 from staticjob.report.html import render_html

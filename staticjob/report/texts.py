@@ -11,8 +11,8 @@ from pydantic import Field
 from staticjob.generating.outcome import Curve, Outcome, VllmWork
 from staticjob.generating.policy import Decision
 from staticjob.ledger import Ledger
-from staticjob.record import Record
-from staticjob.records import Commit
+from staticjob.records.commit import Commit
+from staticjob.records.record import Record
 
 WIDTH, HEIGHT = 1000.0, 240.0
 # Points of a drawn curve: more are closer together than a pixel.

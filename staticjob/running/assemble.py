@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from staticjob.layout import Work
-from staticjob.records import ROW_DTYPE, Chunk
+from staticjob.records.plan import Chunk
+from staticjob.records.tokens import ROW_DTYPE
 from staticjob.running.parts import RowBlock, read_spans
 
 # Rectangles kept ready; two hide the store's latency behind the engine without holding much.

@@ -16,7 +16,11 @@ from staticjob.environment import positive
 from staticjob.generating.outcome import Outcome
 from staticjob.layout import Work
 from staticjob.ledger import Ledger
-from staticjob.records import FIRST_ERRORS, Ceilings, Chunk, Commit, InputFile, RowError, Status
+from staticjob.records.commit import Commit
+from staticjob.records.plan import Chunk
+from staticjob.records.prepared import InputFile
+from staticjob.records.rates import Ceilings
+from staticjob.records.status import FIRST_ERRORS, RowError, Status
 from staticjob.running import results
 from staticjob.running.watch import worker_name
 

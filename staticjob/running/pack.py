@@ -13,7 +13,10 @@ from staticjob.layout import Work
 from staticjob.models import model_files
 from staticjob.planning import history
 from staticjob.planning.device import forget_peak
-from staticjob.records import Ceilings, Chunk, Commit, Plan, Prepared
+from staticjob.records.commit import Commit
+from staticjob.records.plan import Chunk, Plan
+from staticjob.records.prepared import Prepared
+from staticjob.records.rates import Ceilings
 from staticjob.running.commit import committed
 from staticjob.running.pack_run import Dtype, PackRun, Placement
 from staticjob.running.progress import Reporter

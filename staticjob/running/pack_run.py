@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from staticjob.layout import Work
-from staticjob.records import Chunk, Plan, Prepared
+from staticjob.records.plan import Chunk, Plan
+from staticjob.records.prepared import Prepared
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag
 

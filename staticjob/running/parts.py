@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from staticjob import storage
 from staticjob.errors import DataError
 from staticjob.layout import Work
-from staticjob.records import ID_DTYPE, ROW_DTYPE, PartStats, Span
+from staticjob.records.plan import Span
+from staticjob.records.tokens import ID_DTYPE, ROW_DTYPE, PartStats
 
 # A run is sorted in memory: 32 Mi tokens are 128 MiB of ids, which are there three times meanwhile.
 RUN_TOKENS = 32 * 2**20

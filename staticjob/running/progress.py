@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Self
 
 from staticjob.ledger import Ledger
-from staticjob.records import Commit, Plan
+from staticjob.records.commit import Commit
+from staticjob.records.plan import Plan
 from staticjob.running.speed import speed
 
 log = logging.getLogger(__name__)

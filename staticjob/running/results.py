@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from staticjob import storage
 from staticjob.errors import DataError
-from staticjob.records import Block, Status
+from staticjob.records.commit import Block
+from staticjob.records.status import Status
 
 ANSWERED_SCHEMA = pa.schema(
     [

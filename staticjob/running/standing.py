@@ -13,7 +13,8 @@ from staticjob.clock import now
 from staticjob.errors import StaticJobError, Stopped
 from staticjob.layout import Work
 from staticjob.ledger import Ledger
-from staticjob.records import Chunk, Progress
+from staticjob.records.commit import Progress
+from staticjob.records.plan import Chunk
 from staticjob.running.watch import heartbeat, worker_name
 
 State = Literal["running", "done", "failed", "stopped"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from staticjob.record import Record
+from staticjob.records.record import Record
 
 
 class PinnedObject(Record):

@@ -6,7 +6,9 @@ from typing import Any
 
 from staticjob.layout import Output
 from staticjob.plan import pack_name
-from staticjob.records import Manifest, Plan, Prepared
+from staticjob.records.output import Manifest
+from staticjob.records.plan import Plan
+from staticjob.records.prepared import Prepared
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:

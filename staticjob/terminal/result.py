@@ -7,7 +7,7 @@ from rich.text import Text
 
 from staticjob.layout import Output
 from staticjob.local_run import Outcome
-from staticjob.records import Status
+from staticjob.records.status import Status
 from staticjob.terminal.show import values_table
 from staticjob.terminal.units import duration, money
 

@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from staticjob.records import Plan, ShapeMemory
+from staticjob.records.memory import ShapeMemory
+from staticjob.records.plan import Plan
 from staticjob.terminal.units import count, duration, money, plural, size
 
 BAR = 30

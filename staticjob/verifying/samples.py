@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from staticjob import storage
 from staticjob.errors import DataError
 from staticjob.layout import Output, Work
-from staticjob.records import WITH_RESULT, Chunk, Prepared
+from staticjob.records.plan import Chunk
+from staticjob.records.prepared import Prepared
+from staticjob.records.status import WITH_RESULT
 from staticjob.running.parts import read_ids, read_rows
 from staticjob.running.results import vectors
 

@@ -18,7 +18,7 @@ from staticjob.config import ModelConfig
 from staticjob.layout import Output, Work
 from staticjob.models import model_files
 from staticjob.planning.history import History
-from staticjob.records import Rates, ShapeRate
+from staticjob.records.rates import Rates, ShapeRate
 from staticjob.sandbox.airflow import AirflowSandbox
 from staticjob.sandbox.demo import trigger
 

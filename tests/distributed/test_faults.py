@@ -26,7 +26,8 @@ from distributed.jobs import (
 )
 from staticjob import claim, storage
 from staticjob.layout import Output, Work
-from staticjob.records import Manifest, Prepared
+from staticjob.records.output import Manifest
+from staticjob.records.prepared import Prepared
 from staticjob.report import Report
 from staticjob.sandbox.airflow import AirflowSandbox
 from staticjob.sandbox.store import SeaweedStore

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from staticjob.merging.audit import item_statuses
-from staticjob.records import Chunk, Commit, Plan, Progress, Status
+from staticjob.records.commit import Commit, Progress
+from staticjob.records.plan import Chunk, Plan
+from staticjob.records.status import Status
 from staticjob.status import JobStatus, alive
 from staticjob_airflow.page.document import (
     ChunkRow,

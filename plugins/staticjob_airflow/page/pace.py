@@ -6,7 +6,8 @@ import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from staticjob.records import Chunk, Commit, Progress
+from staticjob.records.commit import Commit, Progress
+from staticjob.records.plan import Chunk
 
 
 @dataclass(frozen=True)

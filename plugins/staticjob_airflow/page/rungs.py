@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from staticjob.ledger import Ledger
-from staticjob.records import Chunk, Commit, Plan, Progress
+from staticjob.records.commit import Commit, Progress
+from staticjob.records.plan import Chunk, Plan
 from staticjob.report.texts import RungCurve, texts_of
 from staticjob_airflow.page.document import ChunkRow, ChunkState, CurveRow, RungRow
 from staticjob_airflow.page.pace import covered_slots

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from staticjob.record import Record
-from staticjob.records import Commit, Plan, Prepared
+from staticjob.records.commit import Commit
+from staticjob.records.plan import Plan
+from staticjob.records.prepared import Prepared
+from staticjob.records.record import Record
 from staticjob.status import JobStatus, read_object, read_status
 from staticjob.storage.pinned import PinnedObject
 
