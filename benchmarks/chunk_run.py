@@ -26,7 +26,8 @@ from usage import core_seconds, machine_seconds
 from workloads import Workload
 
 from staticjob import storage
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
+from staticjob.config.job_file import validate_job
 from staticjob.engine.decode_batch import Prompts
 from staticjob.generating import generate_pack
 from staticjob.generating.curve_history import Earlier, ShapeRates
@@ -34,7 +35,6 @@ from staticjob.generating.decode_rates import VllmRates
 from staticjob.generating.fallback import TailRequest
 from staticjob.generating.generate_rows import BatchDone, TextWriter
 from staticjob.generating.text_rows import PromptBatch, Tail
-from staticjob.job_file import validate_job
 from staticjob.layout import Work
 from staticjob.ledger import Ledger
 from staticjob.records.commit import Commit

@@ -39,14 +39,14 @@ class Contender(Protocol):
 
 
 def model_dir() -> Path:
-    from staticjob.config import ModelConfig
+    from staticjob.config.job import ModelConfig
     from staticjob.models import model_files
 
     return model_files.resolve(ModelConfig(path=MODEL))
 
 
 def job() -> Any:
-    from staticjob.job_file import validate_job
+    from staticjob.config.job_file import validate_job
 
     return validate_job(
         {

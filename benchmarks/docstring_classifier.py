@@ -16,7 +16,7 @@ import torch
 import transformers
 from sklearn.linear_model import LogisticRegression
 
-from staticjob.config import ModelConfig
+from staticjob.config.job import ModelConfig
 from staticjob.models import model_files
 from staticjob.sandbox.corpus import sample_rows
 

@@ -32,7 +32,7 @@ class Static:
     def __init__(self, work: Workload) -> None:
         import torch
 
-        from staticjob.config import ModelConfig
+        from staticjob.config.job import ModelConfig
         from staticjob.engine.decode import StaticDecoder
 
         torch.set_num_threads(CORES)

@@ -23,15 +23,16 @@ from numpy.typing import NDArray
 from results import machine, versions, write_section
 from scoring import reranker
 
-from staticjob import tasks
-from staticjob.config import JobConfig, ModelConfig
+from staticjob.config.job import JobConfig, ModelConfig
+from staticjob.config.job_file import validate_job
 from staticjob.engine.shape import Shape
-from staticjob.job_file import validate_job
 from staticjob.memory import Held, predict
 from staticjob.models import model_files
 from staticjob.planning.decoding import growth_of
 from staticjob.planning.device import peak_resident, target_of
 from staticjob.planning.head_sizes import head_sizes
+from staticjob.tasks.roles import TASKS
+from staticjob.tasks.task_module import task_module
 
 HERE = Path(__file__).resolve().parent
 # Of every lane: buffers that the first batch leaves behind are used again by the next.
@@ -68,7 +69,7 @@ class Full(NamedTuple):
 
 
 def job(task: str, model_dir: Path) -> JobConfig:
-    columns = {role: role for role in tasks.TASKS[task].reads[0]}
+    columns = {role: role for role in TASKS[task].reads[0]}
     settings: dict[str, Any] = {
         "name": "benchmark",
         "task": task,
@@ -76,7 +77,7 @@ def job(task: str, model_dir: Path) -> JobConfig:
         "input": {"uri": "unused", "columns": columns},
         "output": {"uri": "unused"},
     }
-    if tasks.TASKS[task].generates:
+    if TASKS[task].generates:
         settings["generate"] = {"max_new_tokens": NEW_TOKENS, "ignore_eos": True}
     return validate_job(settings, "benchmark")
 
@@ -99,7 +100,7 @@ def seeded(name: str, folder: Path) -> Path:
 
 def predicted(task: str, model_dir: Path, length: int, batch: int) -> int:
     config, model = job(task, model_dir), model_files.model_config(model_dir)
-    fields = tasks.module(task).fields(config, model_dir)
+    fields = task_module(task).fields(config, model_dir)
     target = target_of(config.model)
     growth = growth_of(config, target.lanes)
     head = head_sizes(config, model_dir, model, fields, "cpu", growth.cap if growth else length)
@@ -120,7 +121,7 @@ def run(task: str, model_dir: Path, length: int, batch: int) -> None:
     vocabulary = int(model_files.model_config(model_dir)["vocab_size"])
     ids = np.random.default_rng(0).integers(0, vocabulary, (batch, length), dtype=np.int32)
     lengths = np.full(batch, length, np.int32)
-    if tasks.TASKS[task].generates:
+    if TASKS[task].generates:
         generate(model_dir, shape, ids, lengths)
     else:
         from staticjob.engine import StaticEngine

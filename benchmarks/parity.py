@@ -27,7 +27,7 @@ from results import machine, versions, write_section
 from texts import questions
 from workloads import Workload, mild
 
-from staticjob.config import ModelConfig
+from staticjob.config.job import ModelConfig
 from staticjob.engine.decode import StaticDecoder
 from staticjob.engine.lanes import Lanes
 

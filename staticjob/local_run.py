@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from staticjob import steps
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 from staticjob.finish import finish
 from staticjob.layout import Work
 from staticjob.merging.audit import warn_of_errors

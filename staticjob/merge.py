@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from staticjob import claim, dataset, storage, tasks
+from staticjob import claim, dataset, storage
 from staticjob.errors import DataError
 from staticjob.layout import Output, Work
 from staticjob.merging.gather import (
@@ -44,6 +44,7 @@ from staticjob.records.commit import Commit
 from staticjob.records.output import MergeCommit, OutputFile
 from staticjob.records.plan import MergeGroup, Plan
 from staticjob.records.prepared import InputFile, Prepared
+from staticjob.tasks.task_module import task_module
 
 log = logging.getLogger(__name__)
 
@@ -220,4 +221,4 @@ def _planned_heads(prepared: Prepared) -> list[pa.Field]:
     from staticjob.models import model_files
 
     config = prepared.config
-    return tasks.module(config.task).fields(config, model_files.resolve(config.model))
+    return task_module(config.task).fields(config, model_files.resolve(config.model))

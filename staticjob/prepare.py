@@ -15,14 +15,15 @@ from typing import Any
 
 import yaml
 
-from staticjob import __version__, claim, dataset, storage, tasks
+from staticjob import __version__, claim, dataset, storage
 from staticjob.clock import now
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 from staticjob.encoding.tokenizer import require_tokenizer
 from staticjob.layout import Output, Work, join
 from staticjob.models import model_files
 from staticjob.models.max_length import max_length
 from staticjob.records.prepared import InputFile, ModelFiles, Prepared, Started
+from staticjob.tasks.task_module import task_module
 
 # Raised whenever the engine's arithmetic or what a work prefix holds changes: two revisions never mix.
 ENGINE_REVISION = 2
@@ -57,7 +58,7 @@ def prepare(
     limit = max_length(config, model_dir)
     require_tokenizer(model_dir)
     # Refuses a model of another kind than the task's before anything of the input is read.
-    tasks.module(config.task).fields(config, model_dir)
+    task_module(config.task).fields(config, model_dir)
     model = model_files.pin(model_dir, config.model)
     files = dataset.discover(config.input, config.output.uri)
     identity = fingerprint(config, files, model)

@@ -13,9 +13,9 @@ from pydantic import Field
 
 from staticjob import storage
 from staticjob.errors import ConfigError, DataError
-from staticjob.explain import nearest
 from staticjob.layout import Output, Work
 from staticjob.models import model_files
+from staticjob.nearest import nearest
 from staticjob.records.plan import Chunk, Plan
 from staticjob.records.prepared import Prepared
 from staticjob.records.record import Record

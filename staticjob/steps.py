@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 
-from staticjob import claim, dataset, storage, tasks
+from staticjob import claim, dataset, storage
 from staticjob.engine.shape import Shape
 from staticjob.errors import ConfigError, DataError
 from staticjob.layout import Work
@@ -28,6 +28,7 @@ from staticjob.records.output import MergeCommit
 from staticjob.records.plan import Plan
 from staticjob.records.prepared import Prepared
 from staticjob.records.tokens import SplitStats
+from staticjob.tasks.task_module import RowEncoder, task_module
 from staticjob.terminal.units import plural
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ def tokenize(work: Work, prepared: Prepared, splits: Sequence[str]) -> tuple[tup
         raise ConfigError(f"split {unknown[0]}: not in this job, which has {len(known)} splits")
     stats: list[SplitStats] = []
     reused = 0
-    encoder: tasks.RowEncoder | None = None
+    encoder: RowEncoder | None = None
     for name in splits:
         before = storage.find_json(work.split(name), SplitStats)
         if before is not None:
@@ -75,7 +76,7 @@ def tokenize(work: Work, prepared: Prepared, splits: Sequence[str]) -> tuple[tup
             # By one task of many: it may have to read all of the input.
             if keep != "all" and name == prepared.splits[0].id:
                 dataset.check_kept_keys(prepared.files, keep)
-            encoder = tasks.module(prepared.config.task).encoder(prepared.config, model_dir, limit)
+            encoder = task_module(prepared.config.task).encoder(prepared.config, model_dir, limit)
             vocabulary = model_files.vocabulary_size(model_files.model_config(model_dir))
             encoder = KnownTokens(encoder, vocabulary) if vocabulary else encoder
         stats.append(tokenize_split(work, prepared, known[name], encoder))
@@ -114,7 +115,7 @@ def draft_plan(work: Work, prepared: Prepared, calibrate: bool = True) -> Plan:
     kept = dataset.kept_schema(schemas, every=config.input.keep == "all")
     model_dir = model_files.resolve_pinned(config.model, prepared.model)
     # Refuses a kept column named like a result.
-    fields = tasks.module(config.task).fields(config, model_dir)
+    fields = task_module(config.task).fields(config, model_dir)
     output_schema(kept, fields)
     past = history.read(config.output.history_uri) if config.output.history_uri else None
     known = past.rates if past and past.model_digest == prepared.model.digest else None

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from staticjob import dataset, storage, tasks
+from staticjob import dataset, storage
 from staticjob.encoding.outcome import Encoded
 from staticjob.layout import Work
 from staticjob.records.prepared import FileSlice, InputFile, Prepared, Split
@@ -20,7 +20,8 @@ from staticjob.records.status import FIRST_ERRORS, RowError, Status
 from staticjob.records.tokens import ID_DTYPE, ITEMS_DTYPE, NO_LIST, ROW_DTYPE, SliceStats, SplitStats
 from staticjob.running import results
 from staticjob.running.parts import PartWriter
-from staticjob.tasks import RowEncoder
+from staticjob.tasks.roles import STRUCTURED
+from staticjob.tasks.task_module import RowEncoder
 
 ARRIVAL_BATCH = 32
 
@@ -96,7 +97,7 @@ def _tokenize_slice(
     config = prepared.config
     file = prepared.files[piece.file]
     roles = config.input.columns
-    texts = [column for role, column in roles.items() if role not in tasks.STRUCTURED]
+    texts = [column for role, column in roles.items() if role not in STRUCTURED]
     schemas: list[pa.Schema] = []
     rows = items = 0
     columns = (
@@ -108,7 +109,7 @@ def _tokenize_slice(
         errors = dict(batch.errors)
         values: dict[str, list[Any]] = {}
         for role, column in roles.items():
-            if role in tasks.STRUCTURED:
+            if role in STRUCTURED:
                 values[role], problems = dataset.structured_values(batch.table[column])
                 errors.update(
                     {batch.first_row + row: f"column {column!r} {why}" for row, why in problems.items()}

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from staticjob import claim, dataset, storage
+from staticjob.config.job_file import validate_job
 from staticjob.finish import finish
-from staticjob.job_file import validate_job
 from staticjob.layout import Output, Work, join
 from staticjob.ledger import Ledger
 from staticjob.merge import merge_group

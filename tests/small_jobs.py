@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from staticjob import steps, storage
-from staticjob.config import JobConfig
-from staticjob.job_file import fill_date, validate_job
+from staticjob.config.job import JobConfig
+from staticjob.config.job_file import fill_date, validate_job
 from staticjob.layout import Output, Work, join
 from staticjob.prepare import prepare
 from staticjob.records.plan import Plan

@@ -32,7 +32,7 @@ from staticjob_airflow.live import THREAD, active_rows_sent
 from test_page_data import progress
 
 from staticjob import storage
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 from staticjob.sandbox.store import SeaweedStore
 
 DASHBOARD = Path(__file__).parents[1] / "docker" / "grafana" / "staticjob.json"

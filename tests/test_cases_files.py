@@ -16,7 +16,7 @@ import pytest
 import zstandard
 
 from staticjob import dataset
-from staticjob.config import InputConfig
+from staticjob.config.job import InputConfig
 from staticjob.errors import DataError
 from staticjob.records.prepared import FileSlice, InputFile
 

@@ -18,7 +18,7 @@ import pytest
 from faults import Fault, Proxy, fault_proxy, serve
 
 from staticjob import dataset, storage
-from staticjob.config import InputConfig
+from staticjob.config.job import InputConfig
 from staticjob.errors import ConfigError, DataError, InfrastructureError
 from staticjob.layout import join
 from staticjob.records.prepared import FileSlice, InputFile

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
+from staticjob.config.job_file import apply_override, job_with_defaults, read_job_file, validate_job
 from staticjob.errors import ConfigError
-from staticjob.job_file import apply_override, job_with_defaults, read_job_file, validate_job
 
 
 def load(*overrides: str) -> JobConfig:

@@ -19,8 +19,9 @@ from airflow_home import REPOSITORY
 from staticjob_airflow.adhoc import form, job_from_form
 from staticjob_airflow.jobs import load_folder
 
-from staticjob.config import GenerateConfig, HandoverConfig, JobConfig
-from staticjob.job_file import validate_job
+from staticjob.config.job import JobConfig
+from staticjob.config.job_file import validate_job
+from staticjob.config.options import GenerateConfig, HandoverConfig
 
 STEPS = ["prepare", "tokenize", "plan", "groups", "chunk", "merge", "finish"]
 SLOW = ["torch", "transformers", "pyarrow", "tokenizers", "numpy", "fastapi"]

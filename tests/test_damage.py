@@ -14,7 +14,7 @@ from small_jobs import MINILM, Planned, job, planned, texts, write_input
 
 from staticjob import claim, storage
 from staticjob.chunk import read_kept
-from staticjob.config import ModelConfig
+from staticjob.config.job import ModelConfig
 from staticjob.errors import ConfigError, DataError
 from staticjob.finish import _remove_left_overs
 from staticjob.layout import Output, join

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from staticjob import dataset
-from staticjob.config import InputConfig
+from staticjob.config.job import InputConfig
 from staticjob.dataset.csv import BLOCKS
 from staticjob.errors import DataError
 from staticjob.records.prepared import FileSlice, InputFile

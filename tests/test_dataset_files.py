@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from staticjob import dataset, storage
-from staticjob.config import InputConfig
+from staticjob.config.job import InputConfig
 from staticjob.dataset.discover import is_hidden, natural_key, output_names
 from staticjob.dataset.splits import Piece, pack
 from staticjob.errors import ConfigError, DataError

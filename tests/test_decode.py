@@ -9,7 +9,7 @@ import pytest
 import tiny_models
 import torch
 
-from staticjob.config import ModelConfig
+from staticjob.config.job import ModelConfig
 from staticjob.engine.cache_slots import PREFILL_SLOTS, cache_rungs, cache_slots, prefill_slices
 from staticjob.engine.decode import StaticDecoder
 from staticjob.engine.decode_batch import Answer, Look, Prompts

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from airflow.configuration import conf
 
-from staticjob.config import AirflowConfig
+from staticjob.config.airflow import AirflowConfig
 
 REPOSITORY = Path(__file__).parents[1]
 DOCKER = REPOSITORY / "docker"

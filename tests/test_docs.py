@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 
 REPOSITORY = Path(__file__).parents[1]
 DOCS = sorted((REPOSITORY / "docs").glob("*.md"))

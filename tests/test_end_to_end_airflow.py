@@ -31,8 +31,9 @@ from staticjob_airflow.adhoc import job_from_form
 from statsd_server import Received, Sent, statsd_server
 
 from staticjob import storage
-from staticjob.config import GenerateConfig, LimitsConfig
-from staticjob.job_file import read_job_file, validate_job
+from staticjob.config.job import LimitsConfig
+from staticjob.config.job_file import read_job_file, validate_job
+from staticjob.config.options import GenerateConfig
 from staticjob.layout import Output, Work
 from staticjob.records.output import Manifest
 from staticjob.records.status import Status

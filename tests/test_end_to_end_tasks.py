@@ -24,8 +24,8 @@ from tiny_tasks import class_logits, save_causal, save_classifier, save_tokenize
 from tokenizers import Tokenizer
 
 from staticjob import storage
+from staticjob.config.job_file import read_job_file
 from staticjob.evaluation.results import SweepResult
-from staticjob.job_file import read_job_file
 from staticjob.layout import Output, join
 from staticjob.records.output import Manifest
 from staticjob.records.status import Status

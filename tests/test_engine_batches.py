@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_encoders import FAMILIES, cosine_distance, eager, job, rectangle, rows, save
 
-from staticjob.config import ModelConfig
+from staticjob.config.job import ModelConfig
 from staticjob.engine import HeadResult, Shape, StaticEngine
 from staticjob.errors import ConfigError
 from staticjob.models.model_files import resolve

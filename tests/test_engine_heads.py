@@ -15,7 +15,8 @@ import pytest
 import torch
 from tiny_encoders import eager, job, rectangle, rows, save
 
-from staticjob.config import EmbedConfig, ModelConfig
+from staticjob.config.job import ModelConfig
+from staticjob.config.options import EmbedConfig
 from staticjob.engine import Shape, StaticEngine, pooling
 from staticjob.engine.sentence_files import Embedding, embedding_of, prompt_of
 from staticjob.errors import ConfigError

@@ -10,7 +10,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from tiny_encoders import FAMILIES, cosine_distance, eager, job, rectangle, rows, save
 
-from staticjob.config import ModelConfig
+from staticjob.config.job import ModelConfig
 from staticjob.engine import Shape, StaticEngine
 from staticjob.engine.post_norm_layer import PostNormLayer
 from staticjob.models.model_files import resolve

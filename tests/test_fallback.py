@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tiny_models
 
-from staticjob.config import ModelConfig
+from staticjob.config.job import ModelConfig
 from staticjob.engine.decode import StaticDecoder
 from staticjob.engine.decode_batch import Answer, Prompts
 from staticjob.engine.decode_state import Finish

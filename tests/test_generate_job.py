@@ -16,10 +16,10 @@ import tiny_models
 from tiny_jobs import job, prompts, read_output, save, token, write
 
 from staticjob import steps, storage
+from staticjob.config.job_file import validate_job
 from staticjob.errors import ConfigError
 from staticjob.generating import generate_pack
 from staticjob.generating.tail_policy import TailPolicy
-from staticjob.job_file import validate_job
 from staticjob.layout import Output
 from staticjob.local_run import run_job
 from staticjob.planning import history

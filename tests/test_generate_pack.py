@@ -11,7 +11,7 @@ import pytest
 from tiny_jobs import job, prompts, read_output, save, token, write
 
 from staticjob import steps, storage
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 from staticjob.errors import InfrastructureError, Stopped
 from staticjob.generating import generate_pack
 from staticjob.generating.fallback import TailRequest, TailResult

@@ -10,7 +10,7 @@ import pytest
 import tiny_models
 from tokenizers import Tokenizer, decoders, models
 
-from staticjob.config import ModelConfig
+from staticjob.config.job import ModelConfig
 from staticjob.engine.decode import StaticDecoder
 from staticjob.engine.shape import Shape
 from staticjob.errors import ConfigError

@@ -24,7 +24,7 @@ from fabricate import fabricate
 from small_jobs import MINILM, job, read_output, texts, write_input
 
 from staticjob import storage
-from staticjob.config import JobConfig, ModelConfig
+from staticjob.config.job import JobConfig, ModelConfig
 from staticjob.engine import StaticEngine
 from staticjob.errors import ConfigError, DataError
 from staticjob.layout import Output

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from airflow.configuration import conf
 
-from staticjob.config import AirflowConfig
+from staticjob.config.airflow import AirflowConfig
 
 KUBERNETES = Path(__file__).parents[1] / "docker" / "kubernetes"
 PODS = {"cpu", "gpu"}

@@ -147,7 +147,7 @@ def held_values(directory: Path, slots: tuple[int, int]) -> tuple[float, float]:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    from staticjob.config import ModelConfig
+    from staticjob.config.job import ModelConfig
     from staticjob.engine import attention, loader, workspace
     from staticjob.engine.fusions import fuse
 

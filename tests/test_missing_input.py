@@ -20,8 +20,8 @@ from staticjob_airflow.missing import InputTrigger
 from staticjob_airflow.prepare import PrepareOperator
 
 from staticjob.cli import main
+from staticjob.config.job_file import validate_job
 from staticjob.errors import ConfigError
-from staticjob.job_file import validate_job
 
 STUB = str(Path(__file__).with_name("stub_staticjob.py"))
 URI = "s3://b/in/2026-01-31"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import Bucket
 
-from staticjob.config import ModelConfig
+from staticjob.config.job import ModelConfig
 from staticjob.errors import ConfigError, DataError, InfrastructureError
 from staticjob.models import model_cache, model_files
 from staticjob.models.model_files import (

@@ -35,8 +35,8 @@ from staticjob_airflow.links import ReportLink, RunPageLink
 from staticjob_airflow.stores import Stores
 
 from staticjob import claim, storage
+from staticjob.config.job_file import validate_job
 from staticjob.errors import ConfigError
-from staticjob.job_file import validate_job
 from staticjob.sandbox.store import SeaweedStore
 
 RUN = "scheduled__2026-01-31T02:00:00+00:00"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning import RATES, docstring_lengths, job, planned, split
 
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 from staticjob.errors import ConfigError
 from staticjob.ledger import Ledger
 from staticjob.plan import pack_name, sorted_slots

@@ -12,7 +12,7 @@ import pytest
 from small_jobs import MINILM, job, planned, texts, write_input
 
 from staticjob import dataset, steps, storage
-from staticjob.config import ModelConfig
+from staticjob.config.job import ModelConfig
 from staticjob.errors import ConfigError, DataError
 from staticjob.models import model_files
 from staticjob.models.max_length import max_length

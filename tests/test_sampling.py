@@ -8,7 +8,7 @@ import tiny_models
 import torch
 from scipy.stats import chisquare, kstest
 
-from staticjob.config import ModelConfig
+from staticjob.config.job import ModelConfig
 from staticjob.engine import sampling
 from staticjob.engine.decode import StaticDecoder
 from staticjob.engine.decode_batch import Prompts

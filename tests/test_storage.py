@@ -17,7 +17,7 @@ import pytest
 from pydantic import BaseModel
 
 from staticjob import storage
-from staticjob.config import InputConfig
+from staticjob.config.job import InputConfig
 from staticjob.dataset.discover import discover
 from staticjob.errors import ConfigError, DataError, InfrastructureError
 from staticjob.layout import join

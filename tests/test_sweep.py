@@ -20,7 +20,7 @@ from tiny_tasks import LABELS, class_logits, save_classifier, save_tokenizer, wo
 
 from staticjob import storage
 from staticjob.cli import main
-from staticjob.config import OutputConfig
+from staticjob.config.job import OutputConfig
 from staticjob.engine import calibrate
 from staticjob.errors import ConfigError, DataError
 from staticjob.evaluation.grid import read_grid

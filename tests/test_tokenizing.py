@@ -13,7 +13,7 @@ from small_jobs import job, texts, write_input
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from staticjob import dataset, steps
-from staticjob.config import LimitsConfig, ModelConfig
+from staticjob.config.job import LimitsConfig, ModelConfig
 from staticjob.encoding.long_runs import LongRuns
 from staticjob.encoding.prefixes import encode_prefixes
 from staticjob.encoding.texts import TextEncoder

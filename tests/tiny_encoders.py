@@ -10,8 +10,8 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from staticjob.config import JobConfig
-from staticjob.tasks import TASKS
+from staticjob.config.job import JobConfig
+from staticjob.tasks.roles import TASKS
 
 VOCABULARY = 101
 SIZES = {

@@ -13,8 +13,8 @@ import tiny_models
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from staticjob import storage
-from staticjob.config import JobConfig
-from staticjob.job_file import fill_date, validate_job
+from staticjob.config.job import JobConfig
+from staticjob.config.job_file import fill_date, validate_job
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"

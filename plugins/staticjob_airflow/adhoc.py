@@ -16,7 +16,7 @@ from airflow.sdk import Param
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 
 # Keys of the job file that a form cannot mean: how the DAG itself is scheduled.
 LEFT_OUT = frozenset({"airflow"})

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.sdk import DeadlineAlert, DeadlineReference, SyncCallback
 
-from staticjob.config import AirflowConfig
+from staticjob.config.airflow import AirflowConfig
 from staticjob.errors import ConfigError
 
 

@@ -8,9 +8,10 @@ from zoneinfo import ZoneInfo
 
 from airflow.sdk import DAG, Asset, AssetAlias, CronDataIntervalTimetable, Param, TriggerRule, task
 
-from staticjob.config import AirflowConfig, JobConfig
+from staticjob.config.airflow import AirflowConfig
+from staticjob.config.job import JobConfig
+from staticjob.config.job_file import PLACEHOLDER
 from staticjob.evaluation.grid import Grid
-from staticjob.job_file import PLACEHOLDER
 from staticjob_airflow.adhoc import form
 from staticjob_airflow.alerts import alerts
 from staticjob_airflow.chunk import ChunkOperator

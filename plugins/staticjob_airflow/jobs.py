@@ -9,10 +9,10 @@ from pathlib import Path
 
 from airflow.sdk import DAG
 
-from staticjob.config import AirflowConfig
+from staticjob.config.airflow import AirflowConfig
+from staticjob.config.job_file import fill_date, read_job_file, validate_job
 from staticjob.errors import ConfigError
 from staticjob.evaluation.grid import is_sweep, read_grid
-from staticjob.job_file import fill_date, read_job_file, validate_job
 from staticjob_airflow.alerts import check_alerts
 from staticjob_airflow.dag import ADHOC, job_dag, sweep_dag
 

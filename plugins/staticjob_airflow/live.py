@@ -13,7 +13,7 @@ from staticjob.layout import Work
 from staticjob.records.commit import Progress
 from staticjob.records.plan import Plan
 from staticjob.records.prepared import Prepared
-from staticjob.tasks import TASKS
+from staticjob.tasks.roles import TASKS
 from staticjob_airflow import metrics
 from staticjob_airflow.stores import Stores
 

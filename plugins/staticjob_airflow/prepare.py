@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import (
     TaskDeferralTimeout,
 )
 
-from staticjob.explain import nearest
+from staticjob.nearest import nearest
 from staticjob_airflow.adhoc import job_from_form
 from staticjob_airflow.base import StaticJobOperator
 from staticjob_airflow.command import Outcome

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from staticjob.config import JobConfig
+    from staticjob.config.job import JobConfig
     from staticjob.layout import Work
     from staticjob.records.prepared import Prepared
 
@@ -30,7 +30,7 @@ def job_options(body: Callable[..., None]) -> Callable[..., None]:
 
 def read_job(path: str, overrides: tuple[str, ...], date: dt.datetime | None) -> JobConfig:
     """The job file of a command, overridden and dated."""
-    from staticjob.job_file import load_job
+    from staticjob.config.job_file import load_job
 
     return load_job(path, overrides=overrides, date=date.date() if date else None)
 

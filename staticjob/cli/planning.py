@@ -28,8 +28,8 @@ def validate(job: str, overrides: tuple[str, ...], date: dt.datetime | None, as_
     Prints the job with all defaults filled in; an unknown key is refused with the nearest valid one.
     Of a sweep's file every point is checked and printed.
     """
+    from staticjob.config.job_file import job_with_defaults, read_job_file
     from staticjob.evaluation.grid import is_sweep, read_grid
-    from staticjob.job_file import job_with_defaults, read_job_file
     from staticjob.models.model_files import find_here
 
     if is_sweep(read_job_file(job)):

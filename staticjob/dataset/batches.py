@@ -17,7 +17,7 @@ from staticjob.dataset.schema import Kind, note, plain_type
 from staticjob.dataset.streams import reading
 from staticjob.dataset.text import decode_column, is_text
 from staticjob.errors import DataError
-from staticjob.explain import nearest
+from staticjob.nearest import nearest
 from staticjob.records.prepared import FileSlice, InputFile
 from staticjob.terminal.units import plural
 

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from staticjob import storage
-from staticjob.config import InputConfig
+from staticjob.config.job import InputConfig
 from staticjob.errors import ConfigError, DataError, MissingInputError
 from staticjob.layout import join
 from staticjob.records.prepared import InputFile

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 from staticjob.encoding.outcome import Encoded
 from staticjob.encoding.texts import TextEncoder
 from staticjob.encoding.tokenizer import load_tokenizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from staticjob.config import LimitsConfig
+from staticjob.config.job import LimitsConfig
 from staticjob.encoding.outcome import Encoded, cut_or_refused, missing
 from staticjob.encoding.prefixes import encode_prefixes
 from staticjob.encoding.tokenizer import leading_special

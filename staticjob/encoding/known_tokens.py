@@ -10,7 +10,7 @@ from staticjob.encoding.outcome import Encoded
 from staticjob.records import Status
 
 if TYPE_CHECKING:
-    from staticjob.tasks import RowEncoder
+    from staticjob.tasks.task_module import RowEncoder
 
 
 class KnownTokens:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from staticjob.encoding.outcome import Encoded
 from staticjob.records.status import Status
-
-if TYPE_CHECKING:
-    from staticjob.tasks import RowEncoder
+from staticjob.tasks.task_module import RowEncoder
 
 
 class DocumentsEncoder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from staticjob.config import LimitsConfig
+from staticjob.config.job import LimitsConfig
 from staticjob.records.status import Status
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from staticjob.config import LimitsConfig
+from staticjob.config.job import LimitsConfig
 from staticjob.encoding.outcome import Encoded, cut_or_refused, missing
 from staticjob.encoding.prefixes import encode_prefixes
 from staticjob.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from staticjob.config import LimitsConfig
+from staticjob.config.job import LimitsConfig
 from staticjob.encoding.long_runs import LongRuns
 from staticjob.encoding.outcome import Encoded, cut_or_refused
 from staticjob.encoding.prefixes import CHARS_PER_TOKEN, CUT_MARGIN, cut, encode_longer

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from staticjob.config import ModelConfig
+from staticjob.config.job import ModelConfig
 from staticjob.engine import hf_decoder, llama_like, loader
 from staticjob.engine.kv_cache import LayerCache
 from staticjob.errors import ConfigError

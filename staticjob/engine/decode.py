@@ -15,7 +15,7 @@ from queue import SimpleQueue
 
 import torch
 
-from staticjob.config import ModelConfig
+from staticjob.config.job import ModelConfig
 from staticjob.cores import cores
 from staticjob.engine import loader
 from staticjob.engine.causal_model import load_causal

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from staticjob.config import ModelConfig
+from staticjob.config.job import ModelConfig
 from staticjob.engine.heads import Loads
 from staticjob.errors import ConfigError, shortened
 

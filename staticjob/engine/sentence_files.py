@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from staticjob.config import EmbedConfig
+from staticjob.config.options import EmbedConfig
 from staticjob.errors import ConfigError
 from staticjob.models.model_files import read_json, read_object
 

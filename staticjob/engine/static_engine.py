@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from staticjob import tasks
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 from staticjob.cores import cores
 from staticjob.engine import attention, heap, loader
 from staticjob.engine.cuda_graphs import CudaGraphs
@@ -26,6 +25,7 @@ from staticjob.engine.shape import Shape
 from staticjob.engine.static_batch import StaticBatch
 from staticjob.errors import ConfigError
 from staticjob.models.model_files import max_positions, model_config
+from staticjob.tasks.task_module import task_module
 
 
 class Rectangle(Protocol):
@@ -62,7 +62,7 @@ class StaticEngine:
         dtype = loader.resolve_dtype(job.model, self._torch_device)
         self.device, self.dtype = str(self._torch_device), str(dtype).removeprefix("torch.")
         self._model_dir, self._job = model_dir, job
-        self._head = tasks.module(job.task).head(job, model_dir)
+        self._head = task_module(job.task).head(job, model_dir)
         self._graphs = CudaGraphs() if self._torch_device.type == "cuda" else None
         if self._graphs is None:
             heap.keep_freed_memory()

@@ -21,10 +21,11 @@ from typing import Any, Literal, NamedTuple
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from staticjob.config import JobConfig, Section, Whole
+from staticjob.config.explain import explain
+from staticjob.config.job import JobConfig
+from staticjob.config.job_file import apply_override, fill_date, read_job_file, validate_job
+from staticjob.config.section import Section, Whole
 from staticjob.errors import ConfigError
-from staticjob.explain import explain
-from staticjob.job_file import apply_override, fill_date, read_job_file, validate_job
 from staticjob.layout import join
 
 SECTION = "sweep"

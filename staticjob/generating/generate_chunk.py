@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from staticjob.config import GenerateConfig
+from staticjob.config.options import GenerateConfig
 from staticjob.errors import InfrastructureError, StaticJobError
 from staticjob.generating.decode_rates import StaticRates
 from staticjob.generating.generate_rows import BatchDone, TextWriter

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from staticjob import tasks
 from staticjob.cores import cores
 from staticjob.encoding.tokenizer import load_tokenizer
 from staticjob.engine.heap import release_freed_memory
@@ -37,6 +36,7 @@ from staticjob.records.plan import Chunk
 from staticjob.running.commit import EngineFacts
 from staticjob.running.pack_run import PackRun, Placement
 from staticjob.tasks.generate import options_of
+from staticjob.tasks.task_module import task_module
 
 if TYPE_CHECKING:
     from staticjob.engine.decode import StaticDecoder
@@ -74,7 +74,7 @@ class _Pack:
             work=run.work,
             files=run.prepared.files,
             options=options_of(config),
-            heads=tuple(tasks.module(config.task).fields(config, place.model_dir)),
+            heads=tuple(task_module(config.task).fields(config, place.model_dir)),
             writer=TextWriter(tokenizer, self._options, self._ends),
             stop=run.stop,
             reporter=run.reporter,

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from staticjob.config import GenerateConfig
+from staticjob.config.options import GenerateConfig
 from staticjob.errors import ConfigError
 from staticjob.models.model_files import model_config, read_json
 

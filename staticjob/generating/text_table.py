@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from staticjob.config import GenerateConfig
+from staticjob.config.options import GenerateConfig
 from staticjob.generating.outcome import BatchCurve
 from staticjob.generating.text_rows import RowKey, Tail, TextRow
 from staticjob.records.status import Status

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 from staticjob.encoding.tokenizer import load_tokenizer
 from staticjob.engine.decode import StaticDecoder
 from staticjob.engine.heads import HeadResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 from staticjob.errors import ConfigError
 from staticjob.models.model_files import max_positions, model_config, read_object
 

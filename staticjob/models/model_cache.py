@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from staticjob.errors import ConfigError, InfrastructureError
-from staticjob.explain import meant
+from staticjob.nearest import meant
 from staticjob.storage.pinned import PinnedObject
 
 BLOCK = 8 << 20

@@ -13,10 +13,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from staticjob.config import ModelConfig
+from staticjob.config.job import ModelConfig
 from staticjob.errors import ConfigError, DataError
-from staticjob.explain import nearest
 from staticjob.models import model_cache
+from staticjob.nearest import nearest
 from staticjob.records.prepared import ModelFiles
 from staticjob.storage.pinned import PinnedObject
 

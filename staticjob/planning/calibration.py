@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
 
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 from staticjob.engine.shape import Shape
 from staticjob.errors import InfrastructureError
 from staticjob.prctl import end_with_parent

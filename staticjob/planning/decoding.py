@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 from staticjob.engine.cache_slots import cache_slots
 from staticjob.records.plan import Chunk
-from staticjob.tasks import TASKS
+from staticjob.tasks.roles import TASKS
 
 # Rows of a decode batch that make good use of a step: every step reads all weights once, whatever the
 # rows, until the products are bound by arithmetic (measured on CPU cores: 32; a GPU's cores need more).

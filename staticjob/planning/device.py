@@ -6,7 +6,7 @@ import importlib.util
 from contextlib import suppress
 from pathlib import Path
 
-from staticjob.config import ModelConfig
+from staticjob.config.job import ModelConfig
 from staticjob.cores import cores
 from staticjob.memory import Target
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from staticjob import tasks
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 from staticjob.engine.logit_chunks import chunk_positions
 from staticjob.planning.dimensions import Dimensions
 from staticjob.running.results import row_bytes
+from staticjob.tasks.roles import TASKS
+from staticjob.tasks.task_module import task_module
 
 # Families whose output matrix is their embedding unless config.json says otherwise.
 TIED = {"gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "gpt_neo", "bloom", "opt", "mpt"}
@@ -38,9 +39,9 @@ def head_sizes(
     cap: int,
 ) -> HeadSizes:
     """Sizes of the job's head on a device of `kind`; lists and texts are taken to hold `cap` tokens."""
-    if tasks.TASKS[job.task].generates:
+    if TASKS[job.task].generates:
         return HeadSizes(row_bytes(fields, cap), _vocabulary_matrix(config))
-    head = tasks.module(job.task).head(job, model_dir)
+    head = task_module(job.task).head(job, model_dir)
     if job.lists:  # their elements are run and kept one by one
         fields = [field.arrow() for field in head.fields()]
     # The texts of all other tasks are the names of labels.

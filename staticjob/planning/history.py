@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from staticjob import storage
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 from staticjob.errors import DataError
 from staticjob.generating.curve_history import Earlier
 from staticjob.ledger import Ledger

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from staticjob.config import BatchingConfig
+from staticjob.config.job import BatchingConfig
 from staticjob.ladder import Fill, choose_rungs, fill_rungs
 from staticjob.memory import BEST_BUDGETS, Held, does_not_fit, fit_budget, fits, predict
 from staticjob.planning.basis import Basis

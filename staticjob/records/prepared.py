@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 from staticjob.records.record import Record
 from staticjob.storage.pinned import PinnedObject
 

@@ -21,7 +21,7 @@ from staticjob.running.commit import committed
 from staticjob.running.pack_run import Dtype, PackRun, Placement
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag
-from staticjob.tasks import TASKS
+from staticjob.tasks.roles import TASKS
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ import yaml
 from rich.console import Console
 
 from staticjob import storage
+from staticjob.config.job_file import read_job_file
 from staticjob.errors import ConfigError, InfrastructureError
-from staticjob.job_file import read_job_file
 from staticjob.sandbox.airflow import REPOSITORY, USER
 from staticjob.sandbox.demos import DATE, Demo
 from staticjob.sandbox.rest import AirflowApi

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 from staticjob.engine.heads import Field, Inputs, Loads, Outputs, finite_rows
 from staticjob.errors import ConfigError
 from staticjob.models.class_config import MULTI_LABEL, classifier_config, labels_of
+from staticjob.tasks.task_module import RowEncoder
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from staticjob.tasks import RowEncoder
 
 
 def encoder(job: JobConfig, model_dir: Path, max_length: int) -> RowEncoder:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 from staticjob.engine.heads import Field, Inputs, Loads, Outputs, finite_rows
 from staticjob.engine.sentence_files import embedding_of, prompt_of
 from staticjob.errors import ConfigError

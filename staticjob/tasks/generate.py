@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from staticjob.config import GenerateConfig, JobConfig
+from staticjob.config.job import JobConfig
+from staticjob.config.options import GenerateConfig
 from staticjob.encoding.chat import ChatEncoder
 from staticjob.encoding.outcome import Encoded
 from staticjob.encoding.texts import TextEncoder
 from staticjob.encoding.tokenizer import load_tokenizer
 from staticjob.models.causal_config import require_causal
+from staticjob.tasks.task_module import RowEncoder
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from staticjob.tasks import RowEncoder
 
 
 def encoder(job: JobConfig, model_dir: Path, max_length: int) -> RowEncoder:

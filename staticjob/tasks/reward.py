@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 from staticjob.encoding.chat import ChatEncoder
 from staticjob.encoding.outcome import Encoded, missing
 from staticjob.engine.heads import Field, Inputs, Loads, Outputs, finite_rows

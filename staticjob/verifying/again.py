@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from staticjob import tasks
-from staticjob.config import JobConfig
+from staticjob.config.job import JobConfig
 from staticjob.running.finite import make_finite
+from staticjob.tasks.roles import TASKS
 from staticjob.verifying.samples import Places, Sample
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Again(Protocol):
 
 def engine_again(config: JobConfig, model_dir: Path, shapes: Sequence[Shape]) -> Again:
     # Deferred: torch.
-    if tasks.TASKS[config.task].generates:
+    if TASKS[config.task].generates:
         from staticjob.generating.verify_texts import TextsAgain
 
         return TextsAgain(model_dir, config, shapes)

@@ -14,7 +14,7 @@ from airflow_runs import Run
 from small_jobs import MINILM, read_output, texts, write_input
 
 from staticjob import steps, storage
-from staticjob.config import ModelConfig
+from staticjob.config.job import ModelConfig
 from staticjob.layout import Output, Work
 from staticjob.models import model_files
 from staticjob.planning.history import History

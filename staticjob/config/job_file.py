@@ -11,9 +11,9 @@ import yaml
 from pydantic import ValidationError
 
 from staticjob import storage
-from staticjob.config import JobConfig
+from staticjob.config.explain import explain
+from staticjob.config.job import JobConfig
 from staticjob.errors import ConfigError
-from staticjob.explain import explain
 from staticjob.layout import history_uri
 from staticjob.uris import absolute_uri
 
