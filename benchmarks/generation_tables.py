@@ -14,8 +14,8 @@ from workloads import Workload
 from staticjob.generating.decode_rates import StaticRates, VllmRates
 from staticjob.generating.policy import Rules
 from staticjob.generating.survival import Observed
+from staticjob.models.dimensions import Dimensions
 from staticjob.models.model_files import model_config
-from staticjob.planning.dimensions import Dimensions
 
 # End to end and in decode steps alone, over each program with the same batch.
 WANTED: dict[str, tuple[float, float | None]] = {

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from staticjob.engine.cache_slots import PREFILL_SLOTS
 from staticjob.errors import ConfigError
 from staticjob.ladder import batch_rows
+from staticjob.models.dimensions import Dimensions
 from staticjob.planning.activations import by_hand_values, fused_values, layer_buffers, module_values
 from staticjob.planning.decoding import BEST_ROWS, Growth
-from staticjob.planning.dimensions import Dimensions
 from staticjob.planning.head_sizes import HeadSizes
 from staticjob.records.memory import MemoryPlan, MemoryTerm, ShapeMemory
 from staticjob.terminal.units import plural, size

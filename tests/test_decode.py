@@ -18,8 +18,8 @@ from staticjob.engine.hf_decoder import HfDecoder
 from staticjob.engine.llama_like import LlamaLike
 from staticjob.engine.shape import Shape
 from staticjob.ledger import Ledger
+from staticjob.models.dimensions import Dimensions
 from staticjob.models.model_files import model_config
-from staticjob.planning.dimensions import Dimensions
 
 NEAR = 1e-3
 

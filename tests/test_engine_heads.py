@@ -18,9 +18,9 @@ from tiny_encoders import eager, job, rectangle, rows, save
 from staticjob.config.job import ModelConfig
 from staticjob.config.options import EmbedConfig
 from staticjob.engine import Shape, StaticEngine, pooling
-from staticjob.engine.sentence_files import Embedding, embedding_of, prompt_of
 from staticjob.errors import ConfigError
 from staticjob.models.model_files import resolve
+from staticjob.models.sentence_files import Embedding, embedding_of, prompt_of
 from staticjob.tasks import embed
 
 # T4: two vectors of a text and two of padding.

@@ -14,10 +14,10 @@ from planning import MODEL_CONFIG, MODEL_DIR, job, planned, split
 
 from staticjob.errors import ConfigError
 from staticjob.memory import HEAP_HOLES, MIB, USABLE_SHARE, Held, Target, fit_budget, predict
+from staticjob.models.dimensions import Dimensions
 from staticjob.models.model_files import model_config
 from staticjob.planning.activations import fused_values, layer_buffers, module_values
 from staticjob.planning.decoding import Growth
-from staticjob.planning.dimensions import Dimensions
 from staticjob.planning.head_sizes import HeadSizes
 
 CPU = Target("cpu", "float32")

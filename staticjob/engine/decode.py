@@ -27,8 +27,8 @@ from staticjob.engine.lanes import Lanes
 from staticjob.engine.sampling import Sampling
 from staticjob.engine.shape import Shape
 from staticjob.errors import ConfigError
+from staticjob.models.dimensions import Dimensions
 from staticjob.models.model_files import max_positions, model_config
-from staticjob.planning.dimensions import Dimensions
 
 GREEDY = Sampling()
 AT_THE_CAP = Ending()

@@ -25,7 +25,7 @@ from staticjob.engine.kv_cache import KVCache, LayerCache
 from staticjob.engine.sampling import Sampling
 from staticjob.engine.shape import Shape
 from staticjob.ledger import Ledger, batch_ledger
-from staticjob.planning.dimensions import Dimensions
+from staticjob.models.dimensions import Dimensions
 
 # Steps between two looks. On a GPU a look waits for the launched work, and a batch may run up to
 # LOOK_STEPS - 1 steps longer than its last row; on a CPU it costs nothing.

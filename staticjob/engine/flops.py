@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from staticjob.planning.dimensions import Dimensions
+from staticjob.models.dimensions import Dimensions
 
 
 def forward_flops(config: Mapping[str, Any], length: int, batch: int) -> int:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from staticjob.engine.shape import Shape
-from staticjob.planning.dimensions import Dimensions
+from staticjob.models.dimensions import Dimensions
 
 
 @dataclass(frozen=True)

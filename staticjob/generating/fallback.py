@@ -26,8 +26,8 @@ from staticjob.errors import InfrastructureError
 from staticjob.generating.decode_rates import VllmRates, VllmStep, fit_rates
 from staticjob.generating.vllm_worker import WorkerSettings
 from staticjob.memory import DTYPE_BYTES
+from staticjob.models.dimensions import Dimensions
 from staticjob.models.model_files import max_positions, model_config
-from staticjob.planning.dimensions import Dimensions
 from staticjob.running.watch import STALL_SECONDS
 
 log = logging.getLogger(__name__)

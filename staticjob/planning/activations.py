@@ -5,7 +5,7 @@ Counted from the modules' code and held to torch's memory profiler by tests/test
 
 from __future__ import annotations
 
-from staticjob.planning.dimensions import Dimensions
+from staticjob.models.dimensions import Dimensions
 
 
 def layer_buffers(sizes: Dimensions) -> int:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from staticjob.config.job import JobConfig
 from staticjob.engine.logit_chunks import chunk_positions
-from staticjob.planning.dimensions import Dimensions
+from staticjob.models.dimensions import Dimensions
 from staticjob.running.results import row_bytes
 from staticjob.tasks.roles import TASKS
 from staticjob.tasks.task_module import task_module

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from staticjob.config.job import JobConfig
 from staticjob.engine.heads import Field, Inputs, Loads, Outputs, finite_rows
-from staticjob.engine.sentence_files import embedding_of, prompt_of
 from staticjob.errors import ConfigError
 from staticjob.models.model_files import model_config
+from staticjob.models.sentence_files import embedding_of, prompt_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
