@@ -26,10 +26,11 @@ from scoring import reranker
 from staticjob.config.job import JobConfig, ModelConfig
 from staticjob.config.job_file import validate_job
 from staticjob.engine.shape import Shape
+from staticjob.machine.host_memory import peak_resident
 from staticjob.memory import Held, predict
 from staticjob.models import model_files
 from staticjob.planning.decoding import growth_of
-from staticjob.planning.device import peak_resident, target_of
+from staticjob.planning.device import target_of
 from staticjob.planning.head_sizes import head_sizes
 from staticjob.tasks.roles import TASKS
 from staticjob.tasks.task_module import task_module

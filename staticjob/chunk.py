@@ -21,7 +21,7 @@ import pyarrow as pa
 from staticjob import storage
 from staticjob.layout import Work
 from staticjob.ledger import batch_ledger
-from staticjob.planning.device import peak_resident
+from staticjob.machine.host_memory import peak_resident
 from staticjob.records.commit import Commit
 from staticjob.records.plan import Chunk
 from staticjob.records.prepared import InputFile

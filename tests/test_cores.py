@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from staticjob import cores as module
-from staticjob.cores import cores
+from staticjob.machine import cores as module
+from staticjob.machine.cores import cores
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from queue import SimpleQueue
 import torch
 
 from staticjob.config.job import ModelConfig
-from staticjob.cores import cores
 from staticjob.engine import loader
 from staticjob.engine.causal_model import load_causal
 from staticjob.engine.decode_batch import Answer, Generated, Look, Prompts, carry_on
@@ -27,6 +26,7 @@ from staticjob.engine.lanes import Lanes
 from staticjob.engine.sampling import Sampling
 from staticjob.engine.shape import Shape
 from staticjob.errors import ConfigError
+from staticjob.machine.cores import cores
 from staticjob.models.dimensions import Dimensions
 from staticjob.models.model_files import max_positions, model_config
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from staticjob.config.job import JobConfig
-from staticjob.cores import cores
 from staticjob.engine import attention, heap, loader
 from staticjob.engine.cuda_graphs import CudaGraphs
 from staticjob.engine.fusions import fuse
@@ -24,6 +23,7 @@ from staticjob.engine.lanes import Lanes
 from staticjob.engine.shape import Shape
 from staticjob.engine.static_batch import StaticBatch
 from staticjob.errors import ConfigError
+from staticjob.machine.cores import cores
 from staticjob.models.model_files import max_positions, model_config
 from staticjob.tasks.task_module import task_module
 

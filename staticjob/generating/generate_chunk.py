@@ -24,7 +24,7 @@ from staticjob.generating.text_store import TextStore
 from staticjob.generating.text_table import Texts, result_table
 from staticjob.layout import Work
 from staticjob.ledger import Ledger
-from staticjob.planning.device import peak_resident
+from staticjob.machine.host_memory import peak_resident
 from staticjob.records.commit import Commit
 from staticjob.records.plan import Chunk
 from staticjob.records.prepared import InputFile

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from staticjob.cores import cores
 from staticjob.encoding.tokenizer import load_tokenizer
 from staticjob.engine.heap import release_freed_memory
 from staticjob.engine.shape import Shape
@@ -30,7 +29,8 @@ from staticjob.generating.options import GenerateOptions, stop_ids
 from staticjob.generating.policy import Scope
 from staticjob.generating.survival import Observed
 from staticjob.generating.tail_policy import Engine, TailPolicy
-from staticjob.planning.device import free_memory
+from staticjob.machine.cores import cores
+from staticjob.machine.host_memory import free_memory
 from staticjob.records.commit import Commit
 from staticjob.records.plan import Chunk
 from staticjob.running.commit import EngineFacts

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from staticjob.prctl import adopt_orphans, end_with_parent
+from staticjob.machine.prctl import adopt_orphans, end_with_parent
 
 
 def run_guarded(work: Callable[[], int]) -> NoReturn:

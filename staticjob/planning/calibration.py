@@ -14,7 +14,7 @@ from pathlib import Path
 from staticjob.config.job import JobConfig
 from staticjob.engine.shape import Shape
 from staticjob.errors import InfrastructureError
-from staticjob.prctl import end_with_parent
+from staticjob.machine.prctl import end_with_parent
 from staticjob.records.rates import Rates
 
 

@@ -10,9 +10,9 @@ from typing import cast
 
 from staticjob.errors import ConfigError
 from staticjob.layout import Work
+from staticjob.machine.host_memory import forget_peak
 from staticjob.models import model_files
 from staticjob.planning import history
-from staticjob.planning.device import forget_peak
 from staticjob.records.commit import Commit
 from staticjob.records.plan import Chunk, Plan
 from staticjob.records.prepared import Prepared

@@ -16,7 +16,7 @@ from typing import Self
 
 from staticjob.environment import positive
 from staticjob.errors import Stopped
-from staticjob.prctl import end_with_parent
+from staticjob.machine.prctl import end_with_parent
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from staticjob.errors import ConfigError, InfrastructureError
-from staticjob.prctl import end_with_parent
+from staticjob.machine.prctl import end_with_parent
 
 HOST = "127.0.0.1"
 REGION = "us-east-1"

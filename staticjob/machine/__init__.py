@@ -1,0 +1,1 @@
+"""What the machine gives this process: cores, memory, and the kernel's hold on its children."""
