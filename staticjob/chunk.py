@@ -158,9 +158,7 @@ class ChunkRun:
         ahead = prefetched(batches(self._work, chunk, first=kept.batches))
         with Watchdog() as watchdog, closing(self._engine.stream(ahead)) as computed:
             for batch, result, seconds in computed:
-                self._take(
-                    batch, make_finite(self._engine, result, batch.ids, batch.lengths, batch.boundaries)
-                )
+                self._take(batch, make_finite(self._engine, result, batch))
                 self._compute_seconds += seconds
                 watchdog.alive()
                 due = time.monotonic() - last_flush >= FLUSH_SECONDS

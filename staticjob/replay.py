@@ -7,13 +7,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field
 
-from staticjob import storage
+from staticjob.engine.shape import Shape
 from staticjob.errors import ConfigError, DataError
-from staticjob.layout import Output, Work
+from staticjob.layout import Work
 from staticjob.models import model_files
 from staticjob.nearest import nearest
 from staticjob.records.plan import Chunk, Plan
@@ -22,7 +20,7 @@ from staticjob.records.record import Record
 from staticjob.running.parts import read_rows
 from staticjob.verify import ROUNDING
 from staticjob.verifying.again import Comparison, engine_again, run_again
-from staticjob.verifying.samples import Sample, read_published, read_samples
+from staticjob.verifying.samples import Sample, open_published, read_published, read_samples
 
 
 class RowVerdict(Record):
@@ -91,20 +89,18 @@ def replay(work: Work, prepared: Prepared, plan: Plan, rows: Sequence[NamedRow])
     Rows without a result of the static engine are told with their status. Raises DataError when the
     output is not there.
     """
-    from staticjob.engine import Shape
-
     wanted = dict.fromkeys(rows)
     found = _find(work, plan, wanted)
     compared: dict[NamedRow, list[Comparison]] = defaultdict(list)
     again = None
     if found:
         model_dir = model_files.resolve_pinned(prepared.config.model, prepared.model)
-        again = engine_again(prepared.config, model_dir, [Shape(*shape) for shape in found])
+        again = engine_again(prepared.config, model_dir, list(found))
         read_published(prepared, [s for own in found.values() for s in own], again.columns)
         rng = np.random.default_rng(0)
-        for (length, batch), own in found.items():
+        for shape, own in found.items():
             usable = [sample for sample in own if sample.published]
-            for one in run_again(again, length, batch, usable, rng):
+            for one in run_again(again, shape, usable, rng):
                 compared[NamedRow(one.sample.file, one.sample.row)].append(one)
     return ReplayReport(
         rows=tuple(_verdict(prepared, row, compared[row]) for row in wanted),
@@ -113,13 +109,13 @@ def replay(work: Work, prepared: Prepared, plan: Plan, rows: Sequence[NamedRow])
     )
 
 
-def _find(work: Work, plan: Plan, rows: Collection[NamedRow]) -> dict[tuple[int, int], list[Sample]]:
+def _find(work: Work, plan: Plan, rows: Collection[NamedRow]) -> dict[Shape, list[Sample]]:
     """The named rows that a model ran, by shape; the row records of all parts are read, no others' ids."""
-    found: dict[tuple[int, int], list[Sample]] = defaultdict(list)
+    found: dict[Shape, list[Sample]] = defaultdict(list)
     for chunk in plan.chunks:
         at = _places(work, chunk, rows)
         if len(at):
-            found[chunk.length, chunk.batch] += read_samples(work, chunk, at)
+            found[Shape(chunk.length, chunk.batch)] += read_samples(work, chunk, at)
     return dict(found)
 
 
@@ -152,12 +148,8 @@ def _verdict(prepared: Prepared, row: NamedRow, compared: Sequence[Comparison]) 
 
 def _published_outcome(prepared: Prepared, row: NamedRow) -> tuple[str, str | None]:
     """Status and engine of a row of the output."""
-    uri = Output(prepared.config.output.uri).file(prepared.files[row.file].output)
-    pin = storage.head(uri)
-    if pin is None:
-        raise DataError(f"{uri}: not published yet; verify compares with a merged output")
-    with pq.ParquetFile(pa.PythonFile(storage.open_pinned(pin), "r")) as parquet:
-        before = 0
+    before = 0
+    with open_published(prepared, row.file) as (uri, parquet):
         for group in range(parquet.metadata.num_row_groups):
             rows = parquet.metadata.row_group(group).num_rows
             if row.row < before + rows:

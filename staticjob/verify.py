@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from staticjob.engine.shape import Shape
 from staticjob.errors import DataError
 from staticjob.layout import Work
 from staticjob.models import model_files
@@ -77,26 +78,24 @@ def verify(work: Work, prepared: Prepared, plan: Plan, rows: int, seed: int) -> 
     again in float32, for it was not finite, is compared with the same done again.
     Raises DataError when the output is not there or holds another number of rows.
     """
-    from staticjob.engine import Shape
-
     rng = np.random.default_rng(seed)
     samples = {
-        (length, batch): [s for chunk, at in picked for s in read_samples(work, chunk, at)]
-        for (length, batch), picked in choose(plan, rows, rng).items()
+        shape: [s for chunk, at in picked for s in read_samples(work, chunk, at)]
+        for shape, picked in choose(plan, rows, rng).items()
     }
     model_dir = model_files.resolve_pinned(prepared.config.model, prepared.model)
-    again = engine_again(prepared.config, model_dir, [Shape(length, batch) for length, batch in samples])
+    again = engine_again(prepared.config, model_dir, list(samples))
     read_published(prepared, [s for own in samples.values() for s in own], again.columns)
     verdicts = []
     skipped = 0
-    for (length, batch), own in samples.items():
+    for shape, own in samples.items():
         usable = [s for s in own if s.published]
         skipped += len(own) - len(usable)
-        compared_rows = list(run_again(again, length, batch, usable, rng))
+        compared_rows = list(run_again(again, shape, usable, rng))
         verdicts.append(
             RungVerdict(
-                length=length,
-                batch=batch,
+                length=shape.length,
+                batch=shape.batch,
                 rows=len(own),
                 compared=len(compared_rows),
                 equal=sum(row.equal for row in compared_rows),
@@ -126,8 +125,8 @@ def verify(work: Work, prepared: Prepared, plan: Plan, rows: int, seed: int) -> 
 
 def choose(
     plan: Plan, rows: int, rng: np.random.Generator
-) -> dict[tuple[int, int], list[tuple[Chunk, NDArray[np.int64]]]]:
-    """Rows to sample as (chunk, ascending row numbers in it), by shape (length, batch).
+) -> dict[Shape, list[tuple[Chunk, NDArray[np.int64]]]]:
+    """Rows to sample as (chunk, ascending row numbers in it), by shape.
 
     Every rung has one where `rows` allows it, the others fall by each rung's share of rows.
     """
@@ -137,7 +136,7 @@ def choose(
     occupied = np.flatnonzero(sizes)
     quota[rng.permutation(occupied)[:wanted]] = 1
     quota += rng.multivariate_hypergeometric(sizes - quota, wanted - int(quota.sum()), method="marginals")
-    chosen: dict[tuple[int, int], list[tuple[Chunk, NDArray[np.int64]]]] = {}
+    chosen: dict[Shape, list[tuple[Chunk, NDArray[np.int64]]]] = {}
     for rung, count in zip(plan.rungs, quota, strict=True):
         if not count:
             continue
@@ -145,7 +144,7 @@ def choose(
         ends = np.cumsum([c.rows for c in chunks])
         at = np.sort(rng.choice(rung.rows, int(count), replace=False))
         owner = np.searchsorted(ends, at, side="right")
-        chosen[rung.length, rung.batch] = [
+        chosen[Shape(rung.length, rung.batch)] = [
             (chunks[i], at[owner == i] - (ends[i] - chunks[i].rows)) for i in np.unique(owner)
         ]
     return chosen

@@ -20,7 +20,7 @@ from staticjob.generating.policy import Scope
 from staticjob.generating.tail_policy import TailPolicy
 from staticjob.generating.text_rows import PromptBatch, RowKey
 from staticjob.tasks.generate import options_of
-from staticjob.verifying.samples import Places
+from staticjob.verifying.sample_batch import SampleBatch
 
 # Compared columns: what was written, and why it ended.
 COLUMNS = ("text", "finish_reason")
@@ -42,40 +42,29 @@ class TextsAgain:
         self.columns = COLUMNS
         self.device, self.dtype = self._decoder.device, self._decoder.dtype
 
-    def run(
-        self,
-        shape: Shape,
-        ids: NDArray[np.int32],
-        lengths: NDArray[np.int32],
-        samples: Places,
-    ) -> HeadResult:
+    def run(self, batch: SampleBatch) -> HeadResult:
         """Columns of objects [B]; with n samples a row's value is a list of n."""
-        rows = [(-1, i) if s is None else (s.file, s.row) for i, s in enumerate(samples)]
-        batches = [self._batch(shape, ids, lengths, rows, sample) for sample in range(self._samples)]
+        shape = batch.shape
+        batches = [self._prompts(batch, sample) for sample in range(self._samples)]
         cap = self._options.max_new_tokens
         policy = TailPolicy("static", Scope(shape.length, float(shape.length), cap, shape.batch), 1, 1, "cpu")
         done = self._writer.static(self._decoder, batches, policy)
-        texts = {text.key: text for batch in done for text in batch.rows}
+        texts = {text.key: text for each in done for text in each.rows}
         columns: dict[str, NDArray[Any]] = {name: np.empty(shape.batch, object) for name in COLUMNS}
-        for place, (file, row) in enumerate(rows):
-            if lengths[place]:
-                own = [texts[RowKey(file, row, sample)] for sample in range(self._samples)]
-                columns["text"][place] = self._value([text.text for text in own])
-                columns["finish_reason"][place] = self._value([text.finish for text in own])
+        for place, row in batch.placed.items():
+            own = [texts[RowKey(row.file, row.row, sample)] for sample in range(self._samples)]
+            columns["text"][place] = self._value([text.text for text in own])
+            columns["finish_reason"][place] = self._value([text.finish for text in own])
         return HeadResult(columns, np.ones(shape.batch, bool))
 
     def _value(self, values: list[str]) -> object:
         return values if self._samples > 1 else values[0]
 
-    def _batch(
-        self,
-        shape: Shape,
-        ids: NDArray[np.int32],
-        lengths: NDArray[np.int32],
-        rows: Sequence[tuple[int, int]],
-        sample: int,
-    ) -> PromptBatch:
+    def _prompts(self, batch: SampleBatch, sample: int) -> PromptBatch:
         """Dummy rows stand between the others here: each has a key, and its text is dropped."""
-        filled = np.maximum(lengths, 1).astype(np.int32)
-        keys = tuple(RowKey(file, row, sample) for file, row in rows)
-        return PromptBatch(keys, shape, ids, filled)
+        placed = [batch.placed.get(place) for place in range(batch.shape.batch)]
+        keys = tuple(
+            RowKey(-1, place, sample) if row is None else RowKey(row.file, row.row, sample)
+            for place, row in enumerate(placed)
+        )
+        return PromptBatch(keys, batch.shape, batch.ids, np.maximum(batch.lengths, 1).astype(np.int32))

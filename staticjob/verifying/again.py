@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from staticjob.config.job import JobConfig
+from staticjob.engine.shape import Shape
 from staticjob.running.finite import make_finite
 from staticjob.tasks.roles import TASKS
-from staticjob.verifying.samples import Places, Sample
+from staticjob.verifying.sample_batch import SampleBatch
+from staticjob.verifying.samples import Sample
 
 if TYPE_CHECKING:
-    from staticjob.engine import HeadResult, Shape
+    from staticjob.engine import HeadResult
 
 
 class Again(Protocol):
@@ -29,14 +30,8 @@ class Again(Protocol):
     @property
     def columns(self) -> Sequence[str]: ...
 
-    def run(
-        self,
-        shape: Shape,
-        ids: NDArray[np.int32],
-        lengths: NDArray[np.int32],
-        samples: Places,
-    ) -> HeadResult:
-        """ids [B, L], lengths [B] (0 for a dummy row), and who stands at each place [B]."""
+    def run(self, batch: SampleBatch) -> HeadResult:
+        """Results [B]; those of dummy rows mean nothing."""
 
 
 def engine_again(config: JobConfig, model_dir: Path, shapes: Sequence[Shape]) -> Again:
@@ -58,16 +53,9 @@ class _HeadsAgain:
         self.device, self.dtype = self._engine.device, self._engine.dtype
         self.columns = [field.name for field in self._engine.fields()]
 
-    def run(
-        self,
-        shape: Shape,
-        ids: NDArray[np.int32],
-        lengths: NDArray[np.int32],
-        samples: Places,
-    ) -> HeadResult:
-        boundaries = np.array([-1 if s is None else s.boundary for s in samples], np.int32)
-        result = self._engine.run(shape, ids, lengths, boundaries)
-        return make_finite(self._engine, result, ids, lengths, boundaries)
+    def run(self, batch: SampleBatch) -> HeadResult:
+        result = self._engine.run(batch.shape, batch.ids, batch.lengths, batch.boundaries)
+        return make_finite(self._engine, result, batch)
 
 
 @dataclass(frozen=True)
@@ -88,28 +76,20 @@ class Comparison:
 
 
 def run_again(
-    again: Again, length: int, batch: int, samples: Sequence[Sample], rng: np.random.Generator
+    again: Again, shape: Shape, samples: Sequence[Sample], rng: np.random.Generator
 ) -> Iterator[Comparison]:
     """Each row compared twice: run in full batches, and in half-empty ones, at random places.
 
     A row that comes out not finite, in float32 neither, differs infinitely in all its columns.
     """
-    from staticjob.engine import Shape
-
-    for members in (batch, max(1, batch // 2)):
+    for members in (shape.batch, max(1, shape.batch // 2)):
         order = rng.permutation(len(samples))
         for begin in range(0, len(samples), members):
             group = [samples[i] for i in order[begin : begin + members]]
-            places = rng.choice(batch, len(group), replace=False)
-            ids = np.zeros((batch, length), np.int32)
-            lengths = np.zeros(batch, np.int32)
-            standing: list[Sample | None] = [None] * batch
-            for place, sample in zip(places, group, strict=True):
-                ids[place, : len(sample.ids)] = sample.ids
-                lengths[place] = len(sample.ids)
-                standing[place] = sample
-            result = again.run(Shape(length, batch), ids, lengths, standing)
-            for place, sample in zip(places, group, strict=True):
+            places = rng.choice(shape.batch, len(group), replace=False).tolist()
+            batch = SampleBatch.of(shape, dict(zip(places, group, strict=True)))
+            result = again.run(batch)
+            for place, sample in batch.placed.items():
                 if not result.finite[place]:  # the published one was
                     yield Comparison(sample, dict.fromkeys(sample.published, math.inf))
                     continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,10 +35,6 @@ class Sample:
     published: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
-# Who stands at each place of a batch; None for a dummy row.
-Places = Sequence[Sample | None]
-
-
 def read_samples(work: Work, chunk: Chunk, at: NDArray[np.int64]) -> Iterator[Sample]:
     """The chunk's rows with these numbers: all row records of the spans, the ids of these alone."""
     first = 0
@@ -59,17 +56,23 @@ def read_samples(work: Work, chunk: Chunk, at: NDArray[np.int64]) -> Iterator[Sa
 
 def read_published(prepared: Prepared, samples: Sequence[Sample], heads: Sequence[str]) -> None:
     """Fill in the published head columns of every row that the static engine answered."""
-    output = Output(prepared.config.output.uri)
     by_file: dict[int, list[Sample]] = defaultdict(list)
     for sample in samples:
         by_file[sample.file].append(sample)
     for file, own in by_file.items():
-        uri = output.file(prepared.files[file].output)
-        pin = storage.head(uri)
-        if pin is None:
-            raise DataError(f"{uri}: not published yet; verify compares with a merged output")
-        with pq.ParquetFile(pa.PythonFile(storage.open_pinned(pin), "r")) as parquet:
+        with open_published(prepared, file) as (uri, parquet):
             _read_groups(uri, parquet, sorted(own, key=lambda s: s.row), heads, prepared.config.lists)
+
+
+@contextmanager
+def open_published(prepared: Prepared, file: int) -> Iterator[tuple[str, pq.ParquetFile]]:
+    """The output of input file number `file`: its URI and contents. DataError where there is none yet."""
+    uri = Output(prepared.config.output.uri).file(prepared.files[file].output)
+    pin = storage.head(uri)
+    if pin is None:
+        raise DataError(f"{uri}: not published yet; verify compares with a merged output")
+    with pq.ParquetFile(pa.PythonFile(storage.open_pinned(pin), "r")) as parquet:
+        yield uri, parquet
 
 
 def _read_groups(
