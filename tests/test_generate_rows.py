@@ -11,13 +11,14 @@ import tiny_models
 from tokenizers import Tokenizer, decoders, models
 
 from staticjob.config.job import ModelConfig
+from staticjob.config.options import GenerateConfig
 from staticjob.engine.decode import StaticDecoder
 from staticjob.engine.shape import Shape
 from staticjob.errors import ConfigError
 from staticjob.generating.fallback import TailRequest, TailResult
 from staticjob.generating.generate_rows import TextWriter, decoder_settings
-from staticjob.generating.options import GenerateOptions, stop_ids
 from staticjob.generating.policy import Scope
+from staticjob.generating.stop_ids import stop_ids
 from staticjob.generating.tail_policy import TailPolicy
 from staticjob.generating.text_rows import NO_CHANCES, PromptBatch, RowKey, Tail
 
@@ -68,7 +69,7 @@ def policy(rows: int, engine: str = "static") -> TailPolicy:
     return TailPolicy(engine, Scope(16, 10.0, CAP, rows), 4, 2, "cpu")
 
 
-def run(checkpoint, rows: list[list[int]], chosen: TailPolicy, options: GenerateOptions):
+def run(checkpoint, rows: list[list[int]], chosen: TailPolicy, options: GenerateConfig):
     """All texts by row, the stand-in for vLLM, and the batches as they were done."""
     ends = stop_ids(checkpoint, options)
     sampling, ending = decoder_settings(options, ends)
@@ -104,7 +105,7 @@ def common(alone: list[list[int]], after: int) -> int:
 
 def test_static_rows_have_the_text_of_their_tokens(checkpoint, rows, alone):
     texts, continued, done = run(
-        checkpoint, rows, policy(10), GenerateOptions(CAP, ignore_eos=True, token_ids=True)
+        checkpoint, rows, policy(10), GenerateConfig(max_new_tokens=CAP, ignore_eos=True, token_ids=True)
     )
     assert not continued.seen
     assert [len(batch.rows) for batch in done] == [4, 4, 2]
@@ -128,7 +129,7 @@ class Scripted(TailPolicy):
 
 def test_tails_are_joined_to_what_the_static_engine_generated(checkpoint, rows, alone):
     chosen = Scripted("static", Scope(16, 10.0, CAP, 10), 4, 2, "cpu")
-    options = GenerateOptions(CAP, ignore_eos=True, logprobs=True, token_ids=True)
+    options = GenerateConfig(max_new_tokens=CAP, ignore_eos=True, logprobs=True, token_ids=True)
     texts, continued, done = run(checkpoint, rows, chosen, options)
     assert [texts[row].engine for row in range(10)] == ["static"] * 4 + ["static+vllm"] * 4 + ["vllm"] * 2
     for row, tokens in enumerate(alone):
@@ -141,7 +142,10 @@ def test_tails_are_joined_to_what_the_static_engine_generated(checkpoint, rows, 
 
 def test_an_insisted_engine_gets_every_row_whole(checkpoint, rows, alone):
     texts, continued, done = run(
-        checkpoint, rows, policy(10, "vllm"), GenerateOptions(CAP, ignore_eos=True, token_ids=True)
+        checkpoint,
+        rows,
+        policy(10, "vllm"),
+        GenerateConfig(max_new_tokens=CAP, ignore_eos=True, token_ids=True),
     )
     assert not done
     assert [request.generated for request in continued.seen] == [0] * 10
@@ -151,7 +155,7 @@ def test_an_insisted_engine_gets_every_row_whole(checkpoint, rows, alone):
 
 def test_a_token_that_ends_rows_counts_and_is_not_text(checkpoint, rows, alone):
     end = common(alone, 2)
-    options = GenerateOptions(CAP, stop_token_ids=(end,), ignore_eos=True, token_ids=True)
+    options = GenerateConfig(max_new_tokens=CAP, stop_token_ids=(end,), ignore_eos=True, token_ids=True)
     texts, _, _ = run(checkpoint, rows, policy(10), options)
     stopped = 0
     for row, tokens in enumerate(alone):
@@ -166,7 +170,7 @@ def test_a_token_that_ends_rows_counts_and_is_not_text(checkpoint, rows, alone):
 
 def test_a_stop_string_ends_static_rows_and_their_batch(checkpoint, rows, alone):
     first = "".join(chr(33 + t) for t in alone[0])
-    options = GenerateOptions(CAP, stop=(first[4:7],), ignore_eos=True, token_ids=True)
+    options = GenerateConfig(max_new_tokens=CAP, stop=(first[4:7],), ignore_eos=True, token_ids=True)
     texts, _, done = run(checkpoint, rows[:1], policy(1), options)
     assert texts[0].text == first[: first.index(first[4:7])]
     assert texts[0].finish == "stop"
@@ -175,7 +179,7 @@ def test_a_stop_string_ends_static_rows_and_their_batch(checkpoint, rows, alone)
 
 
 def test_a_stop_string_that_began_before_the_handover_is_found_after_it(checkpoint, rows, alone):
-    writer = TextWriter(letters(), GenerateOptions(CAP, stop=("CDE",)), ())
+    writer = TextWriter(letters(), GenerateConfig(max_new_tokens=CAP, stop=("CDE",)), ())
     so_far = np.array([ord(c) - 33 for c in "ABC"], np.int32)
     tail = Tail(RowKey(0, 5), np.array([1, 2], np.int32), so_far, NO_CHANCES)
 
@@ -193,7 +197,7 @@ def test_the_models_own_ends_come_from_both_of_its_files(checkpoint, tmp_path):
     for name in ("config.json",):
         (tmp_path / name).write_text((checkpoint / name).read_text())
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 96]}))
-    assert stop_ids(tmp_path, GenerateOptions(4)) == (1, 2, 96)
-    assert stop_ids(tmp_path, GenerateOptions(4, ignore_eos=True, stop_token_ids=(7,))) == (7,)
+    assert stop_ids(tmp_path, GenerateConfig(max_new_tokens=4)) == (1, 2, 96)
+    assert stop_ids(tmp_path, GenerateConfig(max_new_tokens=4, ignore_eos=True, stop_token_ids=(7,))) == (7,)
     with pytest.raises(ConfigError, match=r"\[500\] not among the model's 97 tokens"):
-        stop_ids(tmp_path, GenerateOptions(4, stop_token_ids=(500,)))
+        stop_ids(tmp_path, GenerateConfig(max_new_tokens=4, stop_token_ids=(500,)))

@@ -25,8 +25,8 @@ from staticjob.generating.decode_rates import StaticRates
 from staticjob.generating.fallback import ROWS_AT_ONCE, Vllm, worker_settings
 from staticjob.generating.generate_chunk import GenerateChunk, Setting
 from staticjob.generating.generate_rows import TextWriter, decoder_settings
-from staticjob.generating.options import GenerateOptions, stop_ids
 from staticjob.generating.policy import Scope
+from staticjob.generating.stop_ids import stop_ids
 from staticjob.generating.survival import Observed
 from staticjob.generating.tail_policy import Engine, TailPolicy
 from staticjob.machine.cores import cores
@@ -67,13 +67,13 @@ class _Pack:
     def __init__(self, run: PackRun, place: Placement, earlier: Earlier) -> None:
         config = run.prepared.config
         self._run, self._place, self._earlier, self._config = run, place, earlier, config
-        self._options = GenerateOptions.of(options_of(config))
+        self._options = options_of(config)
         self._ends = stop_ids(place.model_dir, self._options)
         tokenizer = load_tokenizer(place.model_dir, config.model.trust_remote_code)
         self._setting = Setting(
             work=run.work,
             files=run.prepared.files,
-            options=options_of(config),
+            options=self._options,
             heads=tuple(task_module(config.task).fields(config, place.model_dir)),
             writer=TextWriter(tokenizer, self._options, self._ends),
             stop=run.stop,
@@ -91,7 +91,7 @@ class _Pack:
 
     def commits(self) -> Iterator[Commit]:
         run = self._run
-        run.reporter.by_rows(self._setting.options.n)
+        run.reporter.by_rows(self._options.n)
         for number, planned in enumerate(run.todo):
             run.stop.check()
             chunk = GenerateChunk(self._setting, planned)
@@ -167,7 +167,7 @@ class _Pack:
     def _policy(self, chunk: GenerateChunk, later: Sequence[Chunk]) -> TailPolicy:
         shape, left = Shape(chunk.chunk.length, chunk.chunk.batch), chunk.rows_left
         # vLLM's start is shared with the chunks that may have tails too: those from here on.
-        sharing = left + sum(each.rows for each in later) * self._setting.options.n
+        sharing = left + sum(each.rows for each in later) * self._options.n
         return TailPolicy(
             engine=self._usable,
             scope=Scope(
@@ -183,7 +183,7 @@ class _Pack:
             earlier=self._seen.plus(self._before),
             static=self._earlier.static(shape, self._rates),
             vllm=self._earlier.vllm,
-            least_gain=self._setting.options.handover.least_gain,
+            least_gain=self._options.handover.least_gain,
         )
 
     def _vllm(self) -> Vllm:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from staticjob.config.options import GenerateConfig
 from staticjob.engine.active_rows import ActiveRows
 from staticjob.engine.decode_batch import Answer, Generated, Look, Prompts
 from staticjob.engine.decode_state import Ending, Finish
 from staticjob.engine.sampling import Sampling, stream_keys
 from staticjob.generating.fallback import TailRequest, TailResult, Vllm
-from staticjob.generating.options import GenerateOptions
 from staticjob.generating.stop_text import StopRule, StopWatch, row_text
 from staticjob.generating.tail_policy import TailPolicy
 from staticjob.generating.text_rows import NO_CHANCES, Chances, Ids, PromptBatch, RowKey, Tail, TextRow
@@ -46,7 +46,7 @@ class BatchDone:
 class TextWriter:
     """Runs rows in either engine and makes texts of what comes back; the same for all chunks of a job."""
 
-    def __init__(self, tokenizer: Tokenizer, options: GenerateOptions, stop_ids: Sequence[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, options: GenerateConfig, stop_ids: Sequence[int]) -> None:
         self._tokenizer, self._options = tokenizer, options
         self._stop_ids = frozenset(stop_ids)
         self._rule = StopRule(options.stop, options.min_new_tokens)
@@ -76,7 +76,7 @@ class TextWriter:
                 taken[number] = batch
                 if self._options.stop:
                     watches[number] = StopWatch(self._tokenizer, self._rule, len(batch.keys))
-                yield self._prompts(batch)
+                yield batch.prompts(self._options.seed)
 
         def observe(look: Look) -> Answer:
             alive()
@@ -150,9 +150,6 @@ class TextWriter:
             logprobs[:count].copy() if self._options.logprobs else None,
         )
 
-    def _prompts(self, batch: PromptBatch) -> Prompts:
-        return batch.prompts(self._options.seed)
-
     def _request(self, number: int, tail: Tail) -> TailRequest:
         options, done = self._options, len(tail.tokens)
         seed = int(stream_keys(options.seed, [tail.key.file], [tail.key.row], [tail.key.sample])[0])
@@ -183,7 +180,7 @@ class TextWriter:
         )
 
 
-def decoder_settings(options: GenerateOptions, ids: Sequence[int]) -> tuple[Sampling, Ending]:
+def decoder_settings(options: GenerateConfig, ids: Sequence[int]) -> tuple[Sampling, Ending]:
     """What the static decoder is built with."""
     return (
         Sampling(options.temperature, options.top_k, options.top_p),
