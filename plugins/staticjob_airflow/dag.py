@@ -35,6 +35,8 @@ RETRIES = {
     "retry_exponential_backoff": 2.0,
     "max_retry_delay": dt.timedelta(minutes=10),
 }
+# A step with nothing to map is skipped; what follows it still runs, unless something failed.
+AFTER = {"trigger_rule": TriggerRule.NONE_FAILED}
 DATE = Param(
     None,
     type=["null", "string"],
@@ -56,16 +58,13 @@ OVERRIDES = Param(
 def job_dag(path: str, job: JobConfig, text: str) -> DAG:
     """The DAG of one job file. path: where the workers find it. text: the file, shown in the UI."""
     settings = job.airflow or AirflowConfig()
-    schedule = settings.schedule
     return _dag(
         job.name,
         settings,
         job=path,
-        outlet=Asset(name=job.name, uri=_constant_part(job.output.uri)),
+        outlet=_asset(job),
         description=f"{job.task}: {job.input.uri} to {job.output.uri}",
-        doc_md=f"```yaml\n{text}\n```",
-        schedule=CronDataIntervalTimetable(schedule, timezone=settings.timezone) if schedule else None,
-        params={"date": DATE, "set": OVERRIDES},
+        **_of_file(settings, text),
     )
 
 
@@ -73,31 +72,20 @@ def sweep_dag(path: str, grid: Grid, text: str) -> DAG:
     """The DAG of a sweep's file: one run plans and runs every point and ends in one table."""
     job = grid.base
     settings = job.airflow or AirflowConfig()
-    schedule = settings.schedule
     names = ", ".join(grid.points[0].settings)
     with _empty_dag(
         job.name,
         settings,
         description=f"{job.task}: {len(grid.points)} points of {names}",
-        doc_md=f"```yaml\n{text}\n```",
-        schedule=CronDataIntervalTimetable(schedule, timezone=settings.timezone) if schedule else None,
-        params={"date": DATE, "set": OVERRIDES},
+        **_of_file(settings, text),
     ) as dag:
         store = {"aws_conn_id": settings.aws_conn_id}
-        after = {"trigger_rule": TriggerRule.NONE_FAILED}
-        prepare = PreparePointsOperator(
-            task_id=PREPARE,
-            job=path,
-            timezone=settings.timezone,
-            on_missing_input=settings.on_missing_input,
-            wait_hours=settings.wait_hours,
-            **store,
-        )
+        prepare = PreparePointsOperator(job=path, **_first(settings), **store)
         points = list_points(prepare.output["works"])
         tokenize = TokenizeOperator.partial(
             task_id="tokenize", map_index_template="{{ task.split }}", **store
         ).expand_kwargs(prepare.output)
-        plan = PlanOperator.partial(task_id="plan", **store, **after).expand(work=points)
+        plan = PlanOperator.partial(task_id="plan", **store, **AFTER).expand(work=points)
         chunk = ChunkOperator.partial(
             task_id=CHUNK,
             pool=settings.pool,
@@ -106,12 +94,11 @@ def sweep_dag(path: str, grid: Grid, text: str) -> DAG:
             **store,
         ).expand_kwargs(list_packs(points, plan.output))
         merge = MergeOperator.partial(
-            task_id="merge", map_index_template="{{ task.group }}", **store, **after
+            task_id="merge", map_index_template="{{ task.group }}", **store, **AFTER
         ).expand_kwargs(list_groups(points, plan.output["groups"]))
-        finish = FinishOperator.partial(task_id=FINISH_POINT, **store, **after).expand(work=points)
-        outlet = Asset(name=job.name, uri=_constant_part(job.output.uri))
+        finish = FinishOperator.partial(task_id=FINISH_POINT, **store, **AFTER).expand(work=points)
         table = TabulateOperator(
-            task_id=FINISH, sweep=prepare.output["sweep"], outlets=[outlet], **store, **after
+            task_id=FINISH, sweep=prepare.output["sweep"], outlets=[_asset(job)], **store, **AFTER
         )
         tokenize >> plan >> chunk >> merge >> finish >> table
     return dag
@@ -131,9 +118,19 @@ def adhoc_dag() -> DAG:
     )
 
 
-def _constant_part(uri: str) -> str:
-    """The output URI up to the first placeholder: one asset for all dates of a job."""
-    return PLACEHOLDER.split(uri, maxsplit=1)[0].rstrip("/")
+def _asset(job: JobConfig) -> Asset:
+    """The output up to its first placeholder: one asset for all dates of a job."""
+    return Asset(name=job.name, uri=PLACEHOLDER.split(job.output.uri, maxsplit=1)[0].rstrip("/"))
+
+
+def _of_file(settings: AirflowConfig, text: str) -> dict[str, Any]:
+    """Options of a DAG that a file with this text makes."""
+    schedule = settings.schedule
+    return {
+        "doc_md": f"```yaml\n{text}\n```",
+        "schedule": CronDataIntervalTimetable(schedule, timezone=settings.timezone) if schedule else None,
+        "params": {"date": DATE, "set": OVERRIDES},
+    }
 
 
 def _empty_dag(dag_id: str, settings: AirflowConfig, **options: Any) -> DAG:
@@ -155,21 +152,12 @@ def _dag(
 ) -> DAG:
     with _empty_dag(dag_id, settings, **options) as dag:
         store = {"aws_conn_id": settings.aws_conn_id}
-        # A step with nothing to map is skipped; what follows it still runs, unless something failed.
-        after = {"trigger_rule": TriggerRule.NONE_FAILED}
-        prepare = PrepareOperator(
-            task_id=PREPARE,
-            job=job,
-            timezone=settings.timezone,
-            on_missing_input=settings.on_missing_input,
-            wait_hours=settings.wait_hours,
-            **store,
-        )
+        prepare = PrepareOperator(job=job, **_first(settings), **store)
         work = prepare.output["work"]
         tokenize = TokenizeOperator.partial(
             task_id="tokenize", work=work, map_index_template="{{ task.split }}", **store
         ).expand(split=prepare.output)
-        plan = PlanOperator(task_id="plan", work=work, **store, **after)
+        plan = PlanOperator(task_id="plan", work=work, **store, **AFTER)
         chunk = ChunkOperator.partial(
             task_id=CHUNK,
             work=work,
@@ -186,11 +174,21 @@ def _dag(
 
         groups = own_groups(plan.output["groups"])
         merge = MergeOperator.partial(
-            task_id="merge", work=work, map_index_template="{{ task.group }}", **store, **after
+            task_id="merge", work=work, map_index_template="{{ task.group }}", **store, **AFTER
         ).expand(group=groups)
-        finish = FinishOperator(task_id=FINISH, work=work, outlets=[outlet], **store, **after)
+        finish = FinishOperator(task_id=FINISH, work=work, outlets=[outlet], **store, **AFTER)
         tokenize >> plan >> chunk >> merge >> finish
     return dag
+
+
+def _first(settings: AirflowConfig) -> dict[str, Any]:
+    """Options of the task that prepares, but for what it prepares."""
+    return {
+        "task_id": PREPARE,
+        "timezone": settings.timezone,
+        "on_missing_input": settings.on_missing_input,
+        "wait_hours": settings.wait_hours,
+    }
 
 
 def _queue(name: str | None) -> dict[str, str]:
