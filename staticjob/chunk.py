@@ -163,9 +163,7 @@ class ChunkRun:
                 watchdog.alive()
                 due = time.monotonic() - last_flush >= FLUSH_SECONDS
                 held = sum(t.num_rows for t in self._pending)
-                if self._standing.done < chunk.batches and (
-                    due or held >= FLUSH_ROWS or self._stop.signal is not None
-                ):
+                if self._standing.done < chunk.batches and (due or held >= FLUSH_ROWS or self._stop.wanted()):
                     self._flush()
                     last_flush = time.monotonic()
                     self._stop.check()

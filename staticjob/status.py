@@ -18,7 +18,7 @@ from staticjob.records.commit import Commit, Progress
 from staticjob.records.plan import Plan
 from staticjob.records.prepared import Prepared, Started
 from staticjob.records.record import Record
-from staticjob.records.status import RowError, Status
+from staticjob.records.status import FIRST_ERRORS, RowError, Status
 from staticjob.storage.pinned import PinnedObject
 from staticjob.uris import absolute_uri
 
@@ -114,7 +114,7 @@ class JobStatus:
     def first_errors(self) -> list[RowError]:
         """The first row errors, from tokenize and from the chunks."""
         errors = list(self.plan.first_errors) if self.plan else []
-        return (errors + [e for c in self.commits for e in c.first_errors])[:10]
+        return (errors + [e for c in self.commits for e in c.first_errors])[:FIRST_ERRORS]
 
 
 def alive(progress: Progress) -> bool:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from staticjob import storage
-from staticjob.errors import DataError, StaticJobError
+from staticjob.errors import DataError, StaticJobError, shortened
 from staticjob.records.prepared import InputFile
 
 
@@ -30,7 +30,7 @@ def reading(file: InputFile) -> Iterator[None]:
         raise
     except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         packed = f" ({file.compression})" if file.compression else ""
-        line = " ".join(str(error).split())[:300]
         raise DataError(
-            f"{file.object.uri}: cannot be read as {file.format}{packed}: {line}; write it again or remove it"
+            f"{file.object.uri}: cannot be read as {file.format}{packed}: {shortened(error)}; "
+            "write it again or remove it"
         ) from error

@@ -7,7 +7,6 @@ one batch wait for each other a thousand times a step, and small products leave 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import wait
 from pathlib import Path
@@ -53,7 +52,6 @@ class StaticDecoder:
         ending: Ending = AT_THE_CAP,
         lanes: int | None = None,
     ) -> None:
-        started = time.perf_counter()
         config = model_config(model_dir)
         positions = max_positions(config)
         longest = max(shape.length for shape in shapes)
@@ -73,7 +71,6 @@ class StaticDecoder:
         sizes = Dimensions.of(config)
         self.lanes = [DecodeLane(causal, sizes, rules, shapes, device, dtype) for _ in range(count)]
         self._threads = Lanes(count) if device.type == "cpu" else None
-        self.start_seconds = time.perf_counter() - started
 
     @property
     def versions(self) -> dict[str, str]:

@@ -7,23 +7,17 @@ finished is computed twice. The process ends with whoever started it and leaves 
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import selectors
-import signal
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Literal, Self
+from typing import Literal, Self
 
 from staticjob.errors import InfrastructureError
 from staticjob.generating.decode_rates import VllmRates, VllmStep, fit_rates
+from staticjob.generating.vllm_process import VllmFailed, VllmProcess
 from staticjob.generating.vllm_worker import WorkerSettings
 from staticjob.memory import DTYPE_BYTES
 from staticjob.models.dimensions import Dimensions
@@ -34,8 +28,6 @@ log = logging.getLogger(__name__)
 
 START_SECONDS = 900.0  # to load and compile a large model on a cold machine
 ATTEMPTS = 3
-TICK_SECONDS = 1.0
-LAST_LINES = 5
 # vLLM's defaults: rows of one step, and slots of a cache block on a CPU (a GPU's are smaller).
 ROWS_AT_ONCE = 256
 BLOCK_SLOTS = 128
@@ -118,7 +110,7 @@ class Vllm:
         command: Sequence[str] = (sys.executable, "-m", "staticjob.generating.vllm_worker"),
     ) -> None:
         self._settings, self._stall, self._command = settings, stall_seconds, list(command)
-        self._process: _Process | None = None
+        self._process: VllmProcess | None = None
         self._steps: list[VllmStep] = []
         self._starts = 0
         self.start_seconds = 0.0  # of all its starts
@@ -153,7 +145,7 @@ class Vllm:
                     del owed[result.id]
                     yield result
                 return
-            except _Failed as failure:
+            except VllmFailed as failure:
                 self._end()
                 if attempt == ATTEMPTS:
                     raise InfrastructureError(
@@ -169,7 +161,7 @@ class Vllm:
         if not requests:
             return
         if self._process is None:
-            self._process = _Process(self._command, self._settings)
+            self._process = VllmProcess(self._command, self._settings)
             ready = self._process.receive(START_SECONDS, tick)
             self.start_seconds += float(ready["ready"])
             self._starts += 1
@@ -189,88 +181,6 @@ class Vllm:
         if self._process is not None:
             self._process.end()
             self._process = None
-
-
-class _Failed(Exception):
-    """The process stalled or ended; the message says how."""
-
-
-class _Process:
-    """The worker and the pipes to it."""
-
-    def __init__(self, command: list[str], settings: WorkerSettings) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        cpu = settings.device == "cpu"
-        # The same staticjob as this one, wherever the process is started from.
-        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            **({"CUDA_VISIBLE_DEVICES": ""} if cpu else {}),
-        }
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=environment,
-            # A group of its own: a Ctrl-C at the terminal is for the job, which then ends this process.
-            start_new_session=True,
-        )
-        assert self._process.stdin
-        assert self._process.stdout
-        self._input: IO[bytes] = self._process.stdin
-        self._output: IO[bytes] = self._process.stdout
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._output, selectors.EVENT_READ)
-        self._buffer = b""
-        self.send(asdict(settings))
-
-    def send(self, message: Any) -> None:
-        try:
-            self._input.write(json.dumps(message).encode() + b"\n")
-            self._input.flush()
-        except OSError:
-            raise _Failed(self._how_it_ended()) from None
-
-    def receive(self, seconds: float, tick: Callable[[], None]) -> dict[str, Any]:
-        """The next message; _Failed when none comes in time or the process ends."""
-        deadline = time.monotonic() + seconds
-        tick()
-        while b"\n" not in self._buffer:
-            left = deadline - time.monotonic()
-            if not self._selector.select(max(0.0, min(left, TICK_SECONDS))):
-                if left <= 0:
-                    raise _Failed(f"silent for {seconds:.0f} s")
-                tick()
-                continue
-            data = os.read(self._output.fileno(), 1 << 16)
-            if not data:
-                raise _Failed(self._how_it_ended())
-            self._buffer += data
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        message: dict[str, Any] = json.loads(line)
-        return message
-
-    def _how_it_ended(self) -> str:
-        self.end()
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").splitlines()
-        last = " | ".join(line.strip() for line in lines[-LAST_LINES:])
-        return f"ended with code {self._process.returncode}: {last}"
-
-    def end(self) -> None:
-        """Ask the guard to end everything; it and what it guards are gone on return."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
 
 
 def _too_long(request: TailRequest, limit: int) -> TailResult:

@@ -79,11 +79,6 @@ class TailPolicy:
         """Whether rows go to vLLM anyhow, of this chunk or of the process's others."""
         return not self.scope.start_share or bool(self.scope.waiting)
 
-    @property
-    def seen(self) -> Observed:
-        """Rows of this chunk, of the batches that have stopped."""
-        return self._seen
-
     def end(self, index: int, curve: Sequence[int]) -> None:
         """Batch `index` has stopped; curve ends with the rows it left to vLLM, or 0."""
         self._seen.add_curve(self._running.pop(index).rows, curve)

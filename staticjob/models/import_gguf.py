@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from staticjob.errors import ConfigError, InfrastructureError
+from staticjob.errors import ConfigError, InfrastructureError, shortened
 
 MAGIC = b"GGUF"
 
@@ -64,8 +64,7 @@ def _convert(source: Path, partial: Path) -> None:
             source.parent, dtype=torch.float32, quantization_config=expanded, **where
         )
     except (ValueError, KeyError, ImportError, RuntimeError, NotImplementedError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ConfigError(f"GGUF file {source}: transformers cannot load it: {reason}") from None
+        raise ConfigError(f"GGUF file {source}: transformers cannot load it: {shortened(error)}") from None
     # The weights are plain numbers from here on; a leftover quantisation note would be obeyed by loaders.
     model.config.__dict__.pop("quantization_config", None)
     model.save_pretrained(partial)
