@@ -17,6 +17,7 @@ from staticjob.merge import merge_group
 from staticjob.records.status import Status
 
 A, B = "a" * 64, "b" * 64
+Runs = tuple[Fabricated, Fabricated]
 
 
 def before(
@@ -32,15 +33,25 @@ def before(
     monkeypatch.setattr(f"{module}.{step}", delayed)
 
 
+def claim_and_merge(run: Fabricated) -> None:
+    """The run claims the output and writes its files there."""
+    claim.take(run.output.uri, run.prepared.fingerprint)
+    run.merge()
+
+
+def publish(run: Fabricated) -> None:
+    """The run claims the output and ends, undisturbed."""
+    claim_and_merge(run)
+    run.finish()
+
+
 def finishes_first(winner: Fabricated, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another run claims the output and ends, undisturbed."""
     monkeypatch.undo()
-    claim.take(winner.output.uri, B)
-    winner.merge()
-    winner.finish()
+    publish(winner)
 
 
-def two_runs(tmp_path: Path, rows_b: tuple[int, ...] = (40, 0, 7, 90)) -> tuple[Fabricated, Fabricated]:
+def two_runs(tmp_path: Path, rows_b: tuple[int, ...] = (40, 0, 7, 90)) -> Runs:
     """Two jobs over one input and one output; the second has claimed it last."""
     groups = ((0,), (1, 2, 3))
     groups_b = ((0,), tuple(range(1, len(rows_b))))
@@ -49,8 +60,14 @@ def two_runs(tmp_path: Path, rows_b: tuple[int, ...] = (40, 0, 7, 90)) -> tuple[
     return one, two
 
 
-def test_of_two_runs_on_one_prefix_the_newest_wins_and_all_rows_are_its_own(tmp_path: Path) -> None:
-    one, two = two_runs(tmp_path)
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    """Two runs that write the same files."""
+    return two_runs(tmp_path)
+
+
+def test_of_two_runs_on_one_prefix_the_newest_wins_and_all_rows_are_its_own(runs: Runs) -> None:
+    one, two = runs
     claim.take(one.output.uri, A)
     merge_group(one.work, one.prepared, one.plan, one.group(0))
     claim.take(two.output.uri, B)
@@ -69,9 +86,9 @@ def test_of_two_runs_on_one_prefix_the_newest_wins_and_all_rows_are_its_own(tmp_
 
 
 def test_a_run_that_loses_its_claim_while_it_writes_publishes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = two_runs(tmp_path)
+    one, two = runs
     two.merge()
     two.finish()
     claim.take(one.output.uri, A)
@@ -88,13 +105,11 @@ def test_a_run_that_loses_its_claim_while_it_writes_publishes_nothing(
     assert storage.head(one.work.merge("g00000")) is None
 
 
-def test_a_late_write_of_the_loser_keeps_success_away_until_the_merge_is_repaired(tmp_path: Path) -> None:
-    one, two = two_runs(tmp_path)
-    claim.take(one.output.uri, A)
-    one.merge()
+def test_a_late_write_of_the_loser_keeps_success_away_until_the_merge_is_repaired(runs: Runs) -> None:
+    one, two = runs
+    claim_and_merge(one)
     late = storage.read(one.output.file("p3.parquet"))
-    claim.take(two.output.uri, B)
-    two.merge()
+    claim_and_merge(two)
     storage.put(one.output.file("p3.parquet"), late)
     with pytest.raises(DataError, match=r"p3.parquet: gone, or not the file that was merged"):
         two.finish()
@@ -104,22 +119,18 @@ def test_a_late_write_of_the_loser_keeps_success_away_until_the_merge_is_repaire
     assert two.rows() == two.rows_expected()
 
 
-def test_going_back_to_an_earlier_run_replaces_the_other_runs_files_of_equal_size(tmp_path: Path) -> None:
-    one, two = two_runs(tmp_path)
+def test_going_back_to_an_earlier_run_replaces_the_other_runs_files_of_equal_size(runs: Runs) -> None:
+    one, two = runs
     for made in (one, two, one):
-        claim.take(made.output.uri, made.prepared.fingerprint)
-        made.merge()
-        made.finish()
+        publish(made)
         assert made.rows() == made.rows_expected()
 
 
 def test_success_of_another_run_is_gone_before_its_first_file_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = two_runs(tmp_path)
-    claim.take(one.output.uri, A)
-    one.merge()
-    one.finish()
+    one, two = runs
+    publish(one)
     claim.take(two.output.uri, B)
     seen = []
     real = storage.writer
@@ -136,14 +147,10 @@ def test_success_of_another_run_is_gone_before_its_first_file_is_replaced(
 
 def test_output_files_only_an_earlier_run_had_are_gone_before_success(tmp_path: Path) -> None:
     one, two = two_runs(tmp_path, rows_b=(40, 0, 7))
-    claim.take(one.output.uri, A)
-    one.merge()
-    one.finish()
+    publish(one)
     stranger = one.output.file("notes.txt")
     storage.put(stranger, b"mine")
-    claim.take(two.output.uri, B)
-    two.merge()
-    two.finish()
+    publish(two)
     assert storage.head(one.output.file("p3.parquet")) is None
     assert storage.read(stranger) == b"mine"
     assert two.rows() == two.rows_expected()
@@ -154,8 +161,7 @@ def test_a_run_overtaken_while_it_audits_leaves_the_winners_files_and_manifest_a
 ) -> None:
     one = fabricate(tmp_path, fingerprint=A)
     two = fabricate(tmp_path, (40, 0, 7, 90, 5), fingerprint=B, groups=((4,), (0, 1, 2, 3)))
-    claim.take(one.output.uri, A)
-    one.merge()
+    claim_and_merge(one)
 
     def overtaken() -> None:
         claim.take(two.output.uri, B)
@@ -168,10 +174,9 @@ def test_a_run_overtaken_while_it_audits_leaves_the_winners_files_and_manifest_a
     assert storage.head(one.output.manifest) is storage.head(one.output.report_json) is None
 
 
-def test_the_report_of_a_run_that_was_overtaken_is_not_written_over_the_winners(tmp_path: Path) -> None:
-    one, two = two_runs(tmp_path)
-    claim.take(one.output.uri, A)
-    one.merge()
+def test_the_report_of_a_run_that_was_overtaken_is_not_written_over_the_winners(runs: Runs) -> None:
+    one, two = runs
+    claim_and_merge(one)
     claim.take(two.output.uri, B)
     with pytest.raises(DataError, match="has claimed this output"):
         steps.report(one.work, one.prepared, one.plan)
@@ -183,8 +188,7 @@ def test_a_run_with_too_many_errors_leaves_the_success_of_the_run_that_overtook_
 ) -> None:
     one = fabricate(tmp_path, fingerprint=A, statuses=(Status.OK,) * 9 + (Status.ERROR,))
     two = fabricate(tmp_path, fingerprint=B, scale=2.0)
-    claim.take(one.output.uri, A)
-    one.merge()
+    claim_and_merge(one)
 
     before(monkeypatch, "check_error_rate", partial(finishes_first, two, monkeypatch))
     with pytest.raises(DataError, match="allows 1"):
@@ -193,9 +197,9 @@ def test_a_run_with_too_many_errors_leaves_the_success_of_the_run_that_overtook_
 
 
 def test_a_merge_overtaken_before_it_publishes_leaves_the_winners_success(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = two_runs(tmp_path)
+    one, two = runs
     claim.take(one.output.uri, A)
 
     winner = partial(finishes_first, two, monkeypatch)
@@ -206,14 +210,12 @@ def test_a_merge_overtaken_before_it_publishes_leaves_the_winners_success(
 
 
 def test_a_file_replaced_while_the_report_is_written_keeps_success_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = two_runs(tmp_path)
-    claim.take(one.output.uri, A)
-    one.merge()
+    one, two = runs
+    claim_and_merge(one)
     late = storage.read(one.output.file("p3.parquet"))
-    claim.take(two.output.uri, B)
-    two.merge()
+    claim_and_merge(two)
     before(monkeypatch, "check_error_rate", lambda: storage.put(two.output.file("p3.parquet"), late))
     with pytest.raises(DataError, match=r"p3.parquet: gone, or not the file that was merged"):
         two.finish()
@@ -221,21 +223,18 @@ def test_a_file_replaced_while_the_report_is_written_keeps_success_away(
 
 
 def test_a_success_of_an_overtaken_run_in_the_way_is_replaced_by_the_own_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, two = two_runs(tmp_path)
+    _, two = runs
     two.merge()
     before(monkeypatch, "check_error_rate", lambda: storage.put(two.output.success, f"{A}\n".encode()))
     two.finish()
     assert claim.success_of(two.output) == B
 
 
-def test_a_success_written_just_too_late_is_taken_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, _ = two_runs(tmp_path)
-    claim.take(one.output.uri, A)
-    one.merge()
+def test_a_success_written_just_too_late_is_taken_back(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, _ = runs
+    claim_and_merge(one)
     real = storage.put_if_absent
 
     def overtaken(uri: str, data: bytes) -> bool:
