@@ -23,8 +23,8 @@ settings.register_profile("fixed", derandomize=True)
 settings.load_profile("fixed")
 
 
-# Files that start a whole Airflow. Two of those at once on two cores keep each other from starting in time.
-WITH_AIRFLOW = {"test_end_to_end_airflow", "test_end_to_end_tasks", "test_workers"}
+# Where a whole Airflow is started. Two of those at once on two cores keep each other from starting in time.
+WITH_AIRFLOW = {"tests/distributed", "tests/end_to_end", "tests/test_end_to_end_tasks.py"}
 
 
 class ByFile(LoadFileScheduling):
@@ -32,7 +32,7 @@ class ByFile(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return "airflow" if Path(file).stem in WITH_AIRFLOW else file
+        return "airflow" if WITH_AIRFLOW & {file, str(Path(file).parent)} else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
