@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import json
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,35 +11,25 @@ import pytest
 from airflow.api_fastapi.app import create_app, get_auth_manager
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-from airflow.models.dag import DagModel, DagTag
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
 from airflow.models.pool import Pool
-from airflow.models.serialized_dag import SerializedDagModel
-from airflow.models.taskinstance import TaskInstance
-from airflow.models.xcom import XComModel
-from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from airflow.utils.db import initdb
 from airflow.utils.session import create_session
 from airflow_runs import connection
 from conftest import Bucket
 from fabricate import Fabricated, fabricate
 from fastapi.testclient import TestClient
-from sqlalchemy import insert
+from page_runs import RUN, add_later_run, add_run, add_task, publish, push, serialize
 from staticjob_airflow import note
-from staticjob_airflow.dag import job_dag
 from staticjob_airflow.links import ReportLink, RunPageLink
 from staticjob_airflow.stores import Stores
 
 from staticjob import claim, storage
-from staticjob.config.job_file import validate_job
 from staticjob.errors import ConfigError
 from staticjob.sandbox.store import SeaweedStore
 
-RUN = "scheduled__2026-01-31T02:00:00+00:00"
 RUN_PAGES = ("run", "api/run", "api/trend", "report", "manifest")
-NIGHT = dt.datetime(2026, 1, 31, 2, tzinfo=dt.UTC)
-EVIL = "<img src=x onerror=alert(1)>"
 
 
 @pytest.fixture(scope="module")
@@ -59,55 +46,11 @@ def server() -> Iterator[TestClient]:
 def made(server: TestClient, tmp_path_factory: pytest.TempPathFactory) -> Fabricated:
     """Finished, by a run of the DAG `made`; `other` has a run that prepared nothing; `foreign` is no job."""
     made = fabricate(tmp_path_factory.mktemp("job"))
-    _publish(made)
-    _add_run("made", work=made.work.uri)
-    _add_run("other", state="running")
-    _add_run("foreign", tag="else", work=made.work.uri)
+    publish(made)
+    add_run("made", work=made.work.uri)
+    add_run("other", state="running")
+    add_run("foreign", tag="else", work=made.work.uri)
     return made
-
-
-def _publish(made: Fabricated) -> bytes:
-    """What `finish` leaves beside the output, as far as the page looks; returns the manifest."""
-    fingerprint = made.prepared.fingerprint
-    claim.take(made.output.uri, fingerprint)
-    manifest = json.dumps({"fingerprint": fingerprint, "finished": f"{NIGHT:%F}"}).encode()
-    storage.put(made.output.manifest, manifest)
-    storage.put(made.output.report_html, b"<h1>report</h1>")
-    return manifest
-
-
-def _add_run(dag_id: str, *, state: str = "success", tag: str = "staticjob", work: str | None = None) -> None:
-    """A DAG with one run, as the scheduler leaves them in the database."""
-    with create_session() as session:
-        session.add(DagModel(dag_id=dag_id, bundle_name="bundle", is_stale=False, fileloc="dag.py"))
-        session.flush()
-        session.add(DagTag(dag_id=dag_id, name=tag))
-        run = DagRun(dag_id=dag_id, run_id=RUN, run_type="manual", state=state, run_after=NIGHT)
-        session.add(run)
-        session.flush()
-        if work is not None:
-            _push(session, run, "prepare", "work", work)
-
-
-def _add_later_run(dag_id: str, run_id: str, tasks: dict[str, str], failure: str | None = None) -> None:
-    """A failed run after the DAG's first, with these states of its tasks; `prepare` has pushed no work."""
-    with create_session() as session:
-        run = DagRun(dag_id=dag_id, run_id=run_id, run_type="manual", state="failed", run_after=NIGHT)
-        session.add(run)
-        session.flush()
-        for task_id, state in tasks.items():
-            _add_task(session, run, task_id, state)
-        if failure is not None:
-            place = {"dag_id": dag_id, "run_id": run_id, "task_id": "prepare", "map_index": -1}
-            session.add(XComModel(dag_run_id=run.id, **place, key="failure", value=failure))
-
-
-def _serialize(dag_id: str, made: Fabricated, aws_conn_id: str) -> None:
-    """The DAG of a job file with this connection, as Airflow keeps what it has parsed."""
-    job = made.prepared.config.model_dump(mode="json", exclude={"airflow"})
-    file = {**job, "name": dag_id, "airflow": {"aws_conn_id": aws_conn_id}}
-    dag = job_dag("job.yaml", validate_job(file, "job.yaml"), "")
-    SerializedDagModel.write_dag(LazyDeserializedDAG.from_dag(dag), bundle_name="bundle")
 
 
 @pytest.fixture
@@ -116,26 +59,12 @@ def apart(
 ) -> Fabricated:
     """A job in the real store, which the API server's own credentials do not open, but a connection does."""
     apart = fabricate(s3.uri)
-    _publish(apart)
+    publish(apart)
     monkeypatch.setenv("AIRFLOW_CONN_NIGHTLY", connection(s3_server.env()))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "own")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("STATICJOB_STORE_ATTEMPTS", "1")
     return apart
-
-
-def _push(session: Any, run: DagRun, task_id: str, key: str, value: Any) -> None:
-    place = _add_task(session, run, task_id, "success")
-    session.add(XComModel(dag_run_id=run.id, **place, key=key, value=value))
-    session.flush()
-
-
-def _add_task(
-    session: Any, run: DagRun, task_id: str, state: str, pool: str = "default_pool"
-) -> dict[str, Any]:
-    place = {"dag_id": run.dag_id, "run_id": run.run_id, "task_id": task_id, "map_index": -1}
-    session.execute(insert(TaskInstance).values(**place, id=uuid.uuid4(), state=state, pool=pool))
-    return place
 
 
 def _as(role: str | None) -> dict[str, str]:
@@ -241,11 +170,11 @@ def test_a_run_whose_output_was_published_over_shows_no_other_runs_report(
     server: TestClient, tmp_path: Path
 ) -> None:
     first = fabricate(tmp_path)
-    _publish(first)
+    publish(first)
     second = fabricate(tmp_path, fingerprint="e" * 64, scale=2)
-    _publish(second)
-    _add_run("first", work=first.work.uri)
-    _add_run("second", work=second.work.uri)
+    publish(second)
+    add_run("first", work=first.work.uri)
+    add_run("second", work=second.work.uri)
     line = (
         "This output was published again by the run with fingerprint eeeeeeeeeeeeeeee, finished 2026-01-31; "
         "its report is not this run's."
@@ -277,34 +206,34 @@ def _notice(server: TestClient, dag_id: str, run_id: str) -> Any:
 def test_a_run_that_cannot_prepare_says_why_and_does_not_hide_the_numbers_of_the_run_before(
     server: TestClient, made: Fabricated
 ) -> None:
-    _add_run("nights", work=made.work.uri)
+    add_run("nights", work=made.work.uri)
     before = _line(server, "nights")
     assert (before["facts_of"], before["notice"]) == (None, None)
     why = "staticjob prepare: limits.max_lenght: unknown key"
-    _add_later_run("nights", "bad", {"prepare": "failed"}, why)
+    add_later_run("nights", "bad", {"prepare": "failed"}, why)
     line = _line(server, "nights")
     assert (line["run"]["run_id"], line["run"]["state"], line["facts_of"]["run_id"]) == ("bad", "failed", RUN)
     numbers = ("rows", "rows_done", "useful_share", "cost", "trend")
     assert [line[name] for name in numbers] == [before[name] for name in numbers]
     told = {"text": f"prepare failed: {why}", "log_of": "prepare"}
     assert line["notice"] == _notice(server, "nights", "bad") == told
-    _add_later_run("nights", "killed", {"prepare": "failed"})
+    add_later_run("nights", "killed", {"prepare": "failed"})
     assert _notice(server, "nights", "killed")["log_of"] == "prepare"
 
 
 def test_a_run_that_failed_after_prepare_says_at_which_task(server: TestClient, made: Fabricated) -> None:
-    _add_run("columns", state="failed", work=made.work.uri)
+    add_run("columns", state="failed", work=made.work.uri)
     with create_session() as session:
         run = session.query(DagRun).filter_by(dag_id="columns").one()
         for task, state in {"tokenize": "failed", "plan": "upstream_failed"}.items():
-            _add_task(session, run, task, state)
+            add_task(session, run, task, state)
     told = {"text": "tokenize failed: its log says why, and what to do.", "log_of": "tokenize"}
     assert _line(server, "columns")["notice"] == _notice(server, "columns", RUN) == told
 
 
 def test_a_run_that_was_skipped_for_its_missing_input_says_so(server: TestClient, made: Fabricated) -> None:
-    _add_run("gaps", work=made.work.uri)
-    _add_later_run("gaps", "none", {"prepare": "success", "finish": "skipped"})
+    add_run("gaps", work=made.work.uri)
+    add_later_run("gaps", "none", {"prepare": "success", "finish": "skipped"})
     line = _line(server, "gaps")
     assert line["notice"] == _notice(server, "gaps", "none")
     assert line["notice"]["text"].startswith("Input missing: skipped")
@@ -318,10 +247,10 @@ def test_a_run_that_was_skipped_for_its_missing_input_says_so(server: TestClient
 def test_a_run_that_waits_for_a_pool_that_does_not_exist_says_which(
     server: TestClient, made: Fabricated
 ) -> None:
-    _add_run("pooled", state="running", work=made.work.uri)
+    add_run("pooled", state="running", work=made.work.uri)
     with create_session() as session:
         run = session.query(DagRun).filter_by(dag_id="pooled").one()
-        _add_task(session, run, "chunk", "scheduled", pool="gpuu")
+        add_task(session, run, "chunk", "scheduled", pool="gpuu")
         note.on_dag_run_running(run, "")
         assert run.note.startswith("staticjob: at its start, pool 'gpuu' does not exist")
     notice = _notice(server, "pooled", RUN)
@@ -334,9 +263,9 @@ def test_a_run_that_waits_for_a_pool_that_does_not_exist_says_which(
 
 
 def test_a_job_is_read_by_the_connection_of_its_dag(server: TestClient, apart: Fabricated) -> None:
-    _add_run("apart", work=apart.work.uri)
+    add_run("apart", work=apart.work.uri)
     assert server.get("/staticjob/manifest", params=_query("apart"), headers=_as("viewer")).status_code == 502
-    _serialize("apart", apart, "nightly")
+    serialize("apart", apart, "nightly")
     pages = {
         page: server.get(f"/staticjob/{page}", params=_query("apart"), headers=_as("viewer"))
         for page in RUN_PAGES
@@ -354,8 +283,8 @@ def test_a_job_is_read_by_the_connection_of_its_dag(server: TestClient, apart: F
 def test_a_connection_that_the_api_server_does_not_have_is_named(
     server: TestClient, apart: Fabricated
 ) -> None:
-    _add_run("lost", work=apart.work.uri)
-    _serialize("lost", apart, "nowhere")
+    add_run("lost", work=apart.work.uri)
+    serialize("lost", apart, "nowhere")
     answer = server.get("/staticjob/api/run", params=_query("lost"), headers=_as("viewer")).json()
     assert answer["job"] is None
     assert "airflow.aws_conn_id nowhere, as seen from here" in answer["notice"]["text"]
@@ -394,10 +323,10 @@ def test_a_run_that_succeeds_is_noted_and_a_persons_note_is_kept(server: TestCli
         "cost": 0.04,
         "reused": False,
     }
-    _add_run("noted")
+    add_run("noted")
     with create_session() as session:
         run = session.query(DagRun).filter_by(dag_id="noted").one()
-        _push(session, run, "finish", "return_value", result)
+        push(session, run, "finish", "return_value", result)
         note.on_dag_run_success(run, "")
         assert run.note == (
             "staticjob: 240 rows (238 ok, 2 empty), 92.3% useful, 58.1 s on the device, $0.04"
