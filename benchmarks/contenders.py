@@ -65,7 +65,7 @@ class _Static(ABC):
 
     def __init__(self, texts: list[str]) -> None:
         from staticjob.encoding.tokenizer import load_tokenizer
-        from staticjob.engine import StaticEngine
+        from staticjob.engine.static_engine import StaticEngine
 
         self._tokenizer = load_tokenizer(model_dir())
         self._tokenizer.no_padding()
@@ -107,7 +107,7 @@ class Arrival(_Static):
     def _batches(self, ids: list[list[int]]) -> Iterator[Batch]:
         from rectangles import lay
 
-        from staticjob.engine import Shape
+        from staticjob.engine.shape import Shape
 
         for i in range(0, len(ids), ARRIVAL_BATCH):
             rows = np.arange(i, min(i + ARRIVAL_BATCH, len(ids)))

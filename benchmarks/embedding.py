@@ -26,7 +26,7 @@ from results import machine, versions, write_section
 from texts import docstrings, questions
 
 from staticjob.encoding.tokenizer import load_tokenizer
-from staticjob.engine import forward_flops
+from staticjob.engine.flops import forward_flops
 from staticjob.models.model_files import model_config
 
 HERE = Path(__file__).resolve().parent

@@ -125,7 +125,7 @@ def run(task: str, model_dir: Path, length: int, batch: int) -> None:
     if TASKS[task].generates:
         generate(model_dir, shape, ids, lengths)
     else:
-        from staticjob.engine import StaticEngine
+        from staticjob.engine.static_engine import StaticEngine
 
         engine = StaticEngine(model_dir, job(task, model_dir), [shape])
         engine.warm_up(shape)

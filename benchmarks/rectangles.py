@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from staticjob.engine import Shape
+from staticjob.engine.shape import Shape
 from staticjob.ladder import Fill, choose_rungs, fill_rungs
 from staticjob.memory import ALIGNMENT, BEST_BUDGETS
 

@@ -29,7 +29,8 @@ Score = Callable[[], list[float]]
 def static(task: str, model_dir: Path, columns: Columns, result: str) -> Score:
     """This engine with the ladder of the rows' own lengths."""
     from staticjob.config.job_file import validate_job
-    from staticjob.engine import Shape, StaticEngine
+    from staticjob.engine.shape import Shape
+    from staticjob.engine.static_engine import StaticEngine
     from staticjob.tasks.task_module import task_module
 
     job = validate_job(

@@ -35,7 +35,8 @@ from staticjob.running.standing import Standing
 from staticjob.running.watch import StopFlag, Watchdog
 
 if TYPE_CHECKING:
-    from staticjob.engine import HeadResult, StaticEngine
+    from staticjob.engine.heads import HeadResult
+    from staticjob.engine.static_engine import StaticEngine
 
 log = logging.getLogger(__name__)
 

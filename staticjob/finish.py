@@ -14,8 +14,9 @@ from staticjob.errors import DataError, InfrastructureError
 from staticjob.layout import Output, Work
 from staticjob.ledger import Ledger
 from staticjob.merge import displaced
+from staticjob.merging.ahead import LOOKUPS_AHEAD, in_order
 from staticjob.merging.audit import audit, check_error_rate, too_many_errors
-from staticjob.merging.gather import LOOKUPS_AHEAD, in_order, read_commits
+from staticjob.merging.gather import read_commits
 from staticjob.planning import history
 from staticjob.planning.rates import measured_rates
 from staticjob.records.commit import Commit

@@ -18,16 +18,10 @@ import pyarrow as pa
 from staticjob import claim, dataset, storage
 from staticjob.errors import DataError
 from staticjob.layout import Output, Work
-from staticjob.merging.gather import (
-    LOOKUPS_AHEAD,
-    Places,
-    check_coverage,
-    fill,
-    in_order,
-    read_commits,
-    result_heads,
-)
+from staticjob.merging.ahead import LOOKUPS_AHEAD, in_order
+from staticjob.merging.gather import check_coverage, fill, read_commits, result_heads
 from staticjob.merging.listed import SCORE, ListRows, list_fields, read_counts
+from staticjob.merging.places import Places
 from staticjob.merging.publish import (
     ROW_GROUP_BYTES,
     ParquetLayout,

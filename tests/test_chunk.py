@@ -15,7 +15,9 @@ from small_jobs import Planned, job, planned, texts, write_input
 from staticjob import chunk as chunk_module
 from staticjob import storage
 from staticjob.chunk import ChunkRun, Worker, read_kept
-from staticjob.engine import HeadResult, Shape, StaticEngine
+from staticjob.engine.heads import HeadResult
+from staticjob.engine.shape import Shape
+from staticjob.engine.static_engine import StaticEngine
 from staticjob.errors import InfrastructureError, Stopped
 from staticjob.ledger import Ledger, batch_ledger
 from staticjob.models import model_files

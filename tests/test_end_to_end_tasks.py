@@ -29,7 +29,7 @@ from staticjob.evaluation.results import SweepResult
 from staticjob.layout import Output, join
 from staticjob.records.output import Manifest
 from staticjob.records.status import Status
-from staticjob.report import Report
+from staticjob.report.data import Report
 from staticjob.sandbox.airflow import REPOSITORY, USER, AirflowSandbox
 from staticjob.sandbox.corpus import sample_rows, write_corpus
 from staticjob.sandbox.demo import trigger

@@ -11,7 +11,9 @@ import torch
 from tiny_encoders import FAMILIES, cosine_distance, eager, job, rectangle, rows, save
 
 from staticjob.config.job import ModelConfig
-from staticjob.engine import HeadResult, Shape, StaticEngine
+from staticjob.engine.heads import HeadResult
+from staticjob.engine.shape import Shape
+from staticjob.engine.static_engine import StaticEngine
 from staticjob.errors import ConfigError
 from staticjob.models.model_files import resolve
 

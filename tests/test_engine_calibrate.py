@@ -7,8 +7,10 @@ from pathlib import Path
 import torch
 from tiny_encoders import FAMILIES, job, save
 
-from staticjob.engine import Shape, StaticEngine, forward_bytes, forward_flops
 from staticjob.engine.calibrate import SHAPES, ceilings, measure
+from staticjob.engine.flops import forward_bytes, forward_flops
+from staticjob.engine.shape import Shape
+from staticjob.engine.static_engine import StaticEngine
 from staticjob.models.model_files import model_config
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from tiny_encoders import cosine_distance, eager, job, rectangle, rows, save
 
-from staticjob.engine import Shape, StaticEngine
+from staticjob.engine.shape import Shape
+from staticjob.engine.static_engine import StaticEngine
 
 pytestmark = [
     pytest.mark.gpu,

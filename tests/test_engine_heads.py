@@ -17,7 +17,9 @@ from tiny_encoders import eager, job, rectangle, rows, save
 
 from staticjob.config.job import ModelConfig
 from staticjob.config.options import EmbedConfig
-from staticjob.engine import Shape, StaticEngine, pooling
+from staticjob.engine import pooling
+from staticjob.engine.shape import Shape
+from staticjob.engine.static_engine import StaticEngine
 from staticjob.errors import ConfigError
 from staticjob.models.model_files import resolve
 from staticjob.models.sentence_files import Embedding, embedding_of, prompt_of

@@ -10,7 +10,8 @@ import torch
 from tiny_encoders import job, save
 from transformers import AutoModel
 
-from staticjob.engine import Shape, StaticEngine
+from staticjob.engine.shape import Shape
+from staticjob.engine.static_engine import StaticEngine
 from staticjob.errors import ConfigError
 
 

@@ -11,8 +11,9 @@ from sentence_transformers import SentenceTransformer
 from tiny_encoders import FAMILIES, cosine_distance, eager, job, rectangle, rows, save
 
 from staticjob.config.job import ModelConfig
-from staticjob.engine import Shape, StaticEngine
 from staticjob.engine.post_norm_layer import PostNormLayer
+from staticjob.engine.shape import Shape
+from staticjob.engine.static_engine import StaticEngine
 from staticjob.models.model_files import resolve
 
 TOLERANCE = 2e-6

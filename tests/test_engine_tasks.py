@@ -11,7 +11,9 @@ import torch
 from tiny_encoders import job, rectangle, rows
 from tiny_tasks import CAUSAL, CLASSIFIERS, LABELS, class_logits, save_causal, save_classifier, token_logprobs
 
-from staticjob.engine import Shape, StaticEngine, logit_chunks
+from staticjob.engine import logit_chunks
+from staticjob.engine.shape import Shape
+from staticjob.engine.static_engine import StaticEngine
 
 LENGTHS = [2, 3, 7, 8, 15, 16, 17, 24, 31, 32]
 RUNGS = [Shape(96, 3), Shape(32, 12), Shape(40, 5)]

@@ -25,7 +25,7 @@ from staticjob.local_run import run_job
 from staticjob.planning import history
 from staticjob.prepare import prepare
 from staticjob.records.commit import Commit, Progress
-from staticjob.report import Report
+from staticjob.report.data import Report
 from staticjob.running.progress import Reporter
 from staticjob.running.standing import Standing
 from staticjob.verify import verify

@@ -25,7 +25,7 @@ from small_jobs import MINILM, job, read_output, texts, write_input
 
 from staticjob import storage
 from staticjob.config.job import JobConfig, ModelConfig
-from staticjob.engine import StaticEngine
+from staticjob.engine.static_engine import StaticEngine
 from staticjob.errors import ConfigError, DataError
 from staticjob.layout import Output
 from staticjob.ledger import Ledger

@@ -17,7 +17,9 @@ from staticjob.records.plan import Chunk, Plan
 from staticjob.records.rates import Ceilings
 from staticjob.records.status import RowError, Status
 from staticjob.records.tokens import SplitStats
-from staticjob.report import Report, build, render_html
+from staticjob.report.build import build
+from staticjob.report.data import Report
+from staticjob.report.html import render_html
 from staticjob.terminal.show import show_plan
 
 CEILINGS = Ceilings(flops=4e11, bytes_per_second=1e10)

@@ -27,7 +27,8 @@ from tiny_tasks import (
 
 from staticjob import steps, storage
 from staticjob.chunk import ChunkRun, Worker
-from staticjob.engine import Shape, StaticEngine
+from staticjob.engine.shape import Shape
+from staticjob.engine.static_engine import StaticEngine
 from staticjob.errors import ConfigError
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag

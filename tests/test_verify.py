@@ -13,8 +13,8 @@ from fabricate import fabricate
 from small_jobs import Planned, job, planned, texts, write_input
 
 from staticjob import storage
-from staticjob.engine import StaticEngine
 from staticjob.engine.heads import HeadResult
+from staticjob.engine.static_engine import StaticEngine
 from staticjob.errors import ConfigError, DataError
 from staticjob.merge import merge_group
 from staticjob.replay import named_row, replay

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -181,6 +182,27 @@ class Vllm:
         if self._process is not None:
             self._process.end()
             self._process = None
+
+
+class VllmClock:
+    """Seconds of one call of vLLM, its starts apart."""
+
+    def __init__(self, vllm: Vllm) -> None:
+        self._vllm, self._began, self._before = vllm, time.perf_counter(), vllm.start_seconds
+        self._told = 0.0
+
+    @property
+    def start_seconds(self) -> float:
+        return self._vllm.start_seconds - self._before
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._began - self.start_seconds
+
+    def lap(self) -> float:
+        """Seconds since the last lap."""
+        before, self._told = self._told, self.seconds
+        return self._told - before
 
 
 def _too_long(request: TailRequest, limit: int) -> TailResult:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from staticjob.config.options import GenerateConfig
 from staticjob.errors import InfrastructureError, StaticJobError
 from staticjob.generating.decode_rates import StaticRates
+from staticjob.generating.fallback import Vllm, VllmClock
 from staticjob.generating.generate_rows import BatchDone, TextWriter
 from staticjob.generating.outcome import BatchCurve, Curve, Outcome, VllmWork
 from staticjob.generating.policy import Decision
@@ -35,7 +36,6 @@ from staticjob.running.watch import StopFlag, Watchdog
 
 if TYPE_CHECKING:
     from staticjob.engine.decode import StaticDecoder
-    from staticjob.generating.fallback import Vllm
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class GenerateChunk:
         """
         setting, store = self._setting, self._store
         tails = store.tails()
-        clock = _VllmClock(vllm)
+        clock = VllmClock(vllm)
         try:
             for row in setting.writer.tails(tails, vllm, setting.stop.check):
                 store.add([row])
@@ -232,27 +232,6 @@ class GenerateChunk:
             static_rates=self._static_rates,
             vllm_rates=vllm.rates() if vllm else None,
         )
-
-
-class _VllmClock:
-    """Seconds of one call of vLLM, its starts apart."""
-
-    def __init__(self, vllm: Vllm) -> None:
-        self._vllm, self._began, self._before = vllm, time.perf_counter(), vllm.start_seconds
-        self._told = 0.0
-
-    @property
-    def start_seconds(self) -> float:
-        return self._vllm.start_seconds - self._before
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self._began - self.start_seconds
-
-    def lap(self) -> float:
-        """Seconds since the last lap."""
-        before, self._told = self._told, self.seconds
-        return self._told - before
 
 
 def _curve(done: BatchDone) -> BatchCurve:

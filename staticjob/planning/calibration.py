@@ -47,8 +47,8 @@ def is_fresh() -> bool:
 def measure_here(config: JobConfig, model_dir: Path, shapes: Sequence[Shape]) -> Rates:
     """As `calibrate`, in this process."""
     began = time.perf_counter()
-    from staticjob.engine import StaticEngine
     from staticjob.engine.calibrate import ceilings, measure
+    from staticjob.engine.static_engine import StaticEngine
 
     engine = StaticEngine(model_dir, config, shapes)
     rates = measure(engine, shapes, time.perf_counter() - began)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from staticjob.engine import HeadResult, StaticEngine
-    from staticjob.engine.static_engine import Rectangle
+    from staticjob.engine.heads import HeadResult
+    from staticjob.engine.static_engine import Rectangle, StaticEngine
 
 
 def make_finite(engine: StaticEngine, result: HeadResult, batch: Rectangle) -> HeadResult:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from staticjob.engine.shape import Shape
 from staticjob.errors import ConfigError
 from staticjob.layout import Work
 from staticjob.machine.host_memory import forget_peak
@@ -81,7 +82,7 @@ def _prefill(run: PackRun, place: Placement) -> Iterator[Commit]:
     """Chunks whose rows take one pass."""
     # Deferred: these load torch, which neither a finished pack nor the CLI's help needs.
     from staticjob.chunk import ChunkRun, Worker
-    from staticjob.engine import Shape, StaticEngine
+    from staticjob.engine.static_engine import StaticEngine
 
     # The report holds measured speed against what the device can do; measured once per device, and
     # before the engine is there, so that the peak of memory is the engine's own.

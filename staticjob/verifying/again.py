@@ -18,7 +18,7 @@ from staticjob.verifying.sample_batch import SampleBatch
 from staticjob.verifying.samples import Sample
 
 if TYPE_CHECKING:
-    from staticjob.engine import HeadResult
+    from staticjob.engine.heads import HeadResult
 
 
 class Again(Protocol):
@@ -47,7 +47,7 @@ class _HeadsAgain:
     """The engine of a task with one pass a row."""
 
     def __init__(self, model_dir: Path, config: JobConfig, shapes: Sequence[Shape]) -> None:
-        from staticjob.engine import StaticEngine
+        from staticjob.engine.static_engine import StaticEngine
 
         self._engine = StaticEngine(model_dir, config, shapes)
         self.device, self.dtype = self._engine.device, self._engine.dtype

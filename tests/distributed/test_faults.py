@@ -28,7 +28,7 @@ from staticjob import claim, storage
 from staticjob.layout import Output, Work
 from staticjob.records.output import Manifest
 from staticjob.records.prepared import Prepared
-from staticjob.report import Report
+from staticjob.report.data import Report
 from staticjob.sandbox.airflow import AirflowSandbox
 from staticjob.sandbox.store import SeaweedStore
 from staticjob.status import read_status

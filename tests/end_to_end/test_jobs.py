@@ -22,7 +22,7 @@ from staticjob import storage
 from staticjob.layout import Work
 from staticjob.records.output import Manifest
 from staticjob.records.status import Status
-from staticjob.report import Report
+from staticjob.report.data import Report
 from staticjob.sandbox.airflow import AirflowSandbox
 from staticjob.status import read_status
 
