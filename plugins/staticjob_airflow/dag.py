@@ -1,4 +1,4 @@
-"""Builds the DAG of a job, prepare → tokenize[] → plan → chunk[] → merge[] → finish, and that of a sweep."""
+"""The DAG of a job: prepare → tokenize[] → plan → chunk[] → merge[] → finish."""
 
 from __future__ import annotations
 
@@ -11,22 +11,14 @@ from airflow.sdk import DAG, Asset, AssetAlias, CronDataIntervalTimetable, Param
 from staticjob.config.airflow import AirflowConfig
 from staticjob.config.job import JobConfig
 from staticjob.config.job_file import PLACEHOLDER
-from staticjob.evaluation.grid import Grid
 from staticjob_airflow.adhoc import form
 from staticjob_airflow.alerts import alerts
 from staticjob_airflow.chunk import ChunkOperator
 from staticjob_airflow.finish import FinishOperator
 from staticjob_airflow.merge import MergeOperator
-from staticjob_airflow.names import CHUNK, FINISH, FINISH_POINT, PREPARE, TAG
+from staticjob_airflow.names import CHUNK, FINISH, PREPARE, TAG
 from staticjob_airflow.plan import PlanOperator
 from staticjob_airflow.prepare import PrepareOperator
-from staticjob_airflow.sweep import (
-    PreparePointsOperator,
-    TabulateOperator,
-    list_groups,
-    list_packs,
-    list_points,
-)
 from staticjob_airflow.tokenize import TokenizeOperator
 
 ADHOC = "staticjob_adhoc"
@@ -62,46 +54,10 @@ def job_dag(path: str, job: JobConfig, text: str) -> DAG:
         job.name,
         settings,
         job=path,
-        outlet=_asset(job),
+        outlet=asset_of(job),
         description=f"{job.task}: {job.input.uri} to {job.output.uri}",
-        **_of_file(settings, text),
+        **file_options(settings, text),
     )
-
-
-def sweep_dag(path: str, grid: Grid, text: str) -> DAG:
-    """The DAG of a sweep's file: one run plans and runs every point and ends in one table."""
-    job = grid.base
-    settings = job.airflow or AirflowConfig()
-    names = ", ".join(grid.points[0].settings)
-    with _empty_dag(
-        job.name,
-        settings,
-        description=f"{job.task}: {len(grid.points)} points of {names}",
-        **_of_file(settings, text),
-    ) as dag:
-        store = {"aws_conn_id": settings.aws_conn_id}
-        prepare = PreparePointsOperator(job=path, **_first(settings), **store)
-        points = list_points(prepare.output["works"])
-        tokenize = TokenizeOperator.partial(
-            task_id="tokenize", map_index_template="{{ task.split }}", **store
-        ).expand_kwargs(prepare.output)
-        plan = PlanOperator.partial(task_id="plan", **store, **AFTER).expand(work=points)
-        chunk = ChunkOperator.partial(
-            task_id=CHUNK,
-            pool=settings.pool,
-            queue=settings.queue,
-            map_index_template="{{ task.pack.name }}",
-            **store,
-        ).expand_kwargs(list_packs(points, plan.output))
-        merge = MergeOperator.partial(
-            task_id="merge", map_index_template="{{ task.group }}", **store, **AFTER
-        ).expand_kwargs(list_groups(points, plan.output["groups"]))
-        finish = FinishOperator.partial(task_id=FINISH_POINT, **store, **AFTER).expand(work=points)
-        table = TabulateOperator(
-            task_id=FINISH, sweep=prepare.output["sweep"], outlets=[_asset(job)], **store, **AFTER
-        )
-        tokenize >> plan >> chunk >> merge >> finish >> table
-    return dag
 
 
 def adhoc_dag() -> DAG:
@@ -118,12 +74,12 @@ def adhoc_dag() -> DAG:
     )
 
 
-def _asset(job: JobConfig) -> Asset:
+def asset_of(job: JobConfig) -> Asset:
     """The output up to its first placeholder: one asset for all dates of a job."""
     return Asset(name=job.name, uri=PLACEHOLDER.split(job.output.uri, maxsplit=1)[0].rstrip("/"))
 
 
-def _of_file(settings: AirflowConfig, text: str) -> dict[str, Any]:
+def file_options(settings: AirflowConfig, text: str) -> dict[str, Any]:
     """Options of a DAG that a file with this text makes."""
     schedule = settings.schedule
     return {
@@ -133,7 +89,8 @@ def _of_file(settings: AirflowConfig, text: str) -> dict[str, Any]:
     }
 
 
-def _empty_dag(dag_id: str, settings: AirflowConfig, **options: Any) -> DAG:
+def empty_dag(dag_id: str, settings: AirflowConfig, **options: Any) -> DAG:
+    """A DAG without tasks; options: those of DAG that are its own."""
     return DAG(
         dag_id,
         start_date=dt.datetime.combine(settings.start_date, dt.time(), ZoneInfo(settings.timezone)),
@@ -150,9 +107,9 @@ def _empty_dag(dag_id: str, settings: AirflowConfig, **options: Any) -> DAG:
 def _dag(
     dag_id: str, settings: AirflowConfig, *, job: str | None, outlet: Asset | AssetAlias, **options: Any
 ) -> DAG:
-    with _empty_dag(dag_id, settings, **options) as dag:
+    with empty_dag(dag_id, settings, **options) as dag:
         store = {"aws_conn_id": settings.aws_conn_id}
-        prepare = PrepareOperator(job=job, **_first(settings), **store)
+        prepare = PrepareOperator(job=job, **prepare_options(settings), **store)
         work = prepare.output["work"]
         tokenize = TokenizeOperator.partial(
             task_id="tokenize", work=work, map_index_template="{{ task.split }}", **store
@@ -181,7 +138,7 @@ def _dag(
     return dag
 
 
-def _first(settings: AirflowConfig) -> dict[str, Any]:
+def prepare_options(settings: AirflowConfig) -> dict[str, Any]:
     """Options of the task that prepares, but for what it prepares."""
     return {
         "task_id": PREPARE,

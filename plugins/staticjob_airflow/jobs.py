@@ -14,7 +14,8 @@ from staticjob.config.job_file import fill_date, read_job_file, validate_job
 from staticjob.errors import ConfigError
 from staticjob.evaluation.grid import is_sweep, read_grid
 from staticjob_airflow.alerts import check_alerts
-from staticjob_airflow.dag import ADHOC, job_dag, sweep_dag
+from staticjob_airflow.dag import ADHOC, job_dag
+from staticjob_airflow.sweep import sweep_dag
 
 SOME_DATE = dt.date(2000, 1, 1)
 

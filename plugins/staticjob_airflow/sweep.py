@@ -9,11 +9,56 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow.sdk import Asset, Context, task
+from airflow.sdk import DAG, Asset, Context, task
 
+from staticjob.config.airflow import AirflowConfig
+from staticjob.evaluation.grid import Grid
 from staticjob_airflow.base import StaticJobOperator
+from staticjob_airflow.chunk import ChunkOperator
+from staticjob_airflow.dag import AFTER, asset_of, empty_dag, file_options, prepare_options
+from staticjob_airflow.finish import FinishOperator
 from staticjob_airflow.links import ReportLink
+from staticjob_airflow.merge import MergeOperator
+from staticjob_airflow.names import CHUNK, FINISH, FINISH_POINT
+from staticjob_airflow.plan import PlanOperator
 from staticjob_airflow.prepare import PrepareOperator
+from staticjob_airflow.tokenize import TokenizeOperator
+
+
+def sweep_dag(path: str, grid: Grid, text: str) -> DAG:
+    """The DAG of a sweep's file: one run plans and runs every point and ends in one table."""
+    job = grid.base
+    settings = job.airflow or AirflowConfig()
+    names = ", ".join(grid.points[0].settings)
+    with empty_dag(
+        job.name,
+        settings,
+        description=f"{job.task}: {len(grid.points)} points of {names}",
+        **file_options(settings, text),
+    ) as dag:
+        store = {"aws_conn_id": settings.aws_conn_id}
+        prepare = PreparePointsOperator(job=path, **prepare_options(settings), **store)
+        points = list_points(prepare.output["works"])
+        tokenize = TokenizeOperator.partial(
+            task_id="tokenize", map_index_template="{{ task.split }}", **store
+        ).expand_kwargs(prepare.output)
+        plan = PlanOperator.partial(task_id="plan", **store, **AFTER).expand(work=points)
+        chunk = ChunkOperator.partial(
+            task_id=CHUNK,
+            pool=settings.pool,
+            queue=settings.queue,
+            map_index_template="{{ task.pack.name }}",
+            **store,
+        ).expand_kwargs(list_packs(points, plan.output))
+        merge = MergeOperator.partial(
+            task_id="merge", map_index_template="{{ task.group }}", **store, **AFTER
+        ).expand_kwargs(list_groups(points, plan.output["groups"]))
+        finish = FinishOperator.partial(task_id=FINISH_POINT, **store, **AFTER).expand(work=points)
+        table = TabulateOperator(
+            task_id=FINISH, sweep=prepare.output["sweep"], outlets=[asset_of(job)], **store, **AFTER
+        )
+        tokenize >> plan >> chunk >> merge >> finish >> table
+    return dag
 
 
 class PreparePointsOperator(PrepareOperator):
