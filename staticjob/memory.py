@@ -18,7 +18,7 @@ from staticjob.planning.activations import by_hand_values, fused_values, layer_b
 from staticjob.planning.decoding import BEST_ROWS, Growth
 from staticjob.planning.head_sizes import HeadSizes
 from staticjob.records.memory import MemoryPlan, MemoryTerm, ShapeMemory
-from staticjob.terminal.units import plural, size
+from staticjob.units import plural, size
 
 MIB = 2**20
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}

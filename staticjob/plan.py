@@ -20,7 +20,7 @@ from staticjob.records.plan import Chunk, Orders, Plan, Rung
 from staticjob.records.prepared import Prepared
 from staticjob.records.status import RowError, Status
 from staticjob.records.tokens import SliceStats, SplitStats
-from staticjob.terminal.units import plural
+from staticjob.units import plural
 
 SHOWN_ERRORS = 20
 SORTED_BATCH = 32

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from staticjob import claim, storage
 from staticjob.errors import ConfigError
@@ -71,35 +71,6 @@ class JobStatus:
         ended = self.plan is not None and len(self.commits) == len(self.plan.chunks)
         written = ended and self.state in ("done", "failed")
         return Output(self.prepared.config.output.uri).report_html if written else None
-
-    def payload(self) -> dict[str, Any]:
-        """What `status --json` prints beside the plan; `rows` are those planned, per status."""
-        plan = self.plan
-        to_run = sum(c.rows for c in plan.chunks) if plan else None
-        paid = self.ledger
-        return {
-            "state": self.state,
-            "job": self.prepared.config.name,
-            "fingerprint": self.prepared.fingerprint,
-            "output": self.prepared.config.output.uri,
-            "work": self.work.uri,
-            "splits": {"done": self.splits_done, "total": len(self.prepared.splits)},
-            "chunks": {
-                "done": len(self.commits),
-                "reused": self.reused,
-                "running": sum(1 for p in self.progress if p.state == "running" and alive(p)),
-                "total": len(plan.chunks) if plan else None,
-            },
-            "rows": {str(s): n for s, n in plan.statuses.items()} if plan else None,
-            "statuses": {str(s): n for s, n in self.statuses.items()},
-            "report": self.report,
-            "computed": {"done": self.rows_done, "total": to_run},
-            "ledger": paid.model_dump(),
-            "slots_planned": plan.ledger.slots if plan else None,
-            "useful_share": paid.useful_share,
-            "errors": [e.model_dump(mode="json") for e in self.first_errors()],
-            "trouble": self.trouble(),
-        }
 
     def trouble(self) -> list[str]:
         """Why the job does not go on, or will end in vain, as far as its objects say."""

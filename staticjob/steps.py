@@ -29,7 +29,7 @@ from staticjob.records.plan import Plan
 from staticjob.records.prepared import Prepared
 from staticjob.records.tokens import SplitStats
 from staticjob.tasks.task_module import RowEncoder, task_module
-from staticjob.terminal.units import plural
+from staticjob.units import plural
 
 log = logging.getLogger(__name__)
 

@@ -21,6 +21,7 @@ from staticjob.running.pack import run_pack
 from staticjob.running.progress import Reporter
 from staticjob.running.watch import StopFlag
 from staticjob.status import read_status
+from staticjob.terminal.payloads import status_json
 
 
 def put_parquet(uri: str, rows: list[str | None]) -> None:
@@ -113,7 +114,7 @@ def test_an_unfinished_run_has_no_success_and_says_how_far_it_is(s3: Any) -> Non
     assert len(ids) >= 2
     run_pack(made.work, made.prepared, made.plan, ids[:-1], StopFlag(), Reporter(made.plan, ids[:-1]))
     status = read_status(made.output.uri)
-    assert status.payload()["chunks"] == {
+    assert status_json(status)["chunks"] == {
         "done": len(ids) - 1,
         "reused": 0,
         "running": 0,

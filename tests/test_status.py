@@ -16,7 +16,7 @@ from staticjob.prepare import prepare
 from staticjob.records.commit import Progress
 from staticjob.records.output import Manifest
 from staticjob.status import SILENT_SECONDS, find_work, read_status
-from staticjob.terminal.payloads import manifest_json
+from staticjob.terminal.payloads import manifest_json, status_json
 from staticjob.terminal.progress import show_status
 
 # As of a chunk that generates.
@@ -92,13 +92,13 @@ def test_a_job_with_too_many_row_errors_has_failed_and_says_why(tmp_path: Path) 
         run_job(config)
     found = read_status(config.output.uri)
     assert found.state == "failed"
-    assert found.payload()["trouble"] == ["3 rows have status error, limits.max_error_rate allows 1.00%"]
+    assert status_json(found)["trouble"] == ["3 rows have status error, limits.max_error_rate allows 1.00%"]
 
 
 def test_a_chunk_without_a_recent_heartbeat_is_not_running(made: Planned) -> None:
     progress(made, "running", age=SILENT_SECONDS + 5)
     status = read_status(made.output.uri)
-    assert status.payload()["chunks"]["running"] == 0
+    assert status_json(status)["chunks"]["running"] == 0
     assert status.state == "planned"
 
 
@@ -121,7 +121,7 @@ def test_every_ledger_that_is_printed_sums(made: Planned) -> None:
         command="",
         finished="",
     )
-    printed = (read_status(made.work.uri).payload(), manifest_json(made.prepared, manifest))
+    printed = (status_json(read_status(made.work.uri)), manifest_json(made.prepared, manifest))
     for ledger in (payload["ledger"] for payload in printed):
         assert ledger["slots"] == 128
         assert ledger["useful"] + ledger["padding"] + ledger["dummy"] + ledger["finished"] == 128

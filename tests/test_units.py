@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from staticjob.terminal.units import count, money
+from staticjob.units import count, money
 
 # What the run page spells in the same way.
 COUNTS = {

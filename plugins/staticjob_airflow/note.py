@@ -77,7 +77,7 @@ def summary(result: dict[str, Any]) -> str:
 
     Of an output that stood before, time and cost are those of the run that made it: `by an earlier run`.
     """
-    from staticjob.terminal.units import duration, money, plural
+    from staticjob.units import duration, money, plural
 
     statuses = ", ".join(f"{rows:,} {status}" for status, rows in result["statuses"].items())
     parts = [

@@ -25,12 +25,12 @@ def status(uri: str, as_json: bool) -> None:
     URI is the output folder or a work URI.
     """
     from staticjob.status import read_status
-    from staticjob.terminal.payloads import plan_json
+    from staticjob.terminal.payloads import plan_json, status_json
     from staticjob.terminal.progress import show_status
 
     found = read_status(uri)
     planned = plan_json(found.plan) if found.plan else {}
-    console.emit({**planned, **found.payload()}, as_json, lambda: show_status(found))
+    console.emit({**planned, **status_json(found)}, as_json, lambda: show_status(found))
 
 
 @command("verify")

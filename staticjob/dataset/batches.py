@@ -19,7 +19,7 @@ from staticjob.dataset.text import decode_column, is_text
 from staticjob.errors import DataError
 from staticjob.nearest import nearest
 from staticjob.records.prepared import FileSlice, InputFile
-from staticjob.terminal.units import plural
+from staticjob.units import plural
 
 BATCH_ROWS = 4096
 OTHER_SEPARATORS = frozenset(";\t|")

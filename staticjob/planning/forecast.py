@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from staticjob.records.plan import Chunk
 from staticjob.records.rates import Forecast, Rates, ShapeRate
-from staticjob.terminal.units import plural
+from staticjob.units import plural
 
 # Storing a chunk's result, commit and progress: about ten requests of a store nearby. Every rung has a
 # chunk of its own, so a rung costs this too.

@@ -10,7 +10,7 @@ from staticjob.ledger import Ledger
 from staticjob.report.data import Report, RungReport
 from staticjob.report.pictures import Piece, stack
 from staticjob.report.texts import draw
-from staticjob.terminal.units import count, duration, money, plural, size
+from staticjob.units import count, duration, money, plural, size
 
 UNITS: dict[str, Callable[[float | None], str]] = {"duration": duration, "money": money, "size": size}
 KINDS = ("useful", "padding", "dummy", "finished")

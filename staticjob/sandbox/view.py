@@ -14,7 +14,7 @@ from rich.table import Table
 
 from staticjob.running.speed import speed
 from staticjob.status import JobStatus
-from staticjob.terminal.units import money
+from staticjob.units import money
 
 LINE_SECONDS = 10.0
 CELL_CHARACTERS = 40

@@ -1,1 +1,1 @@
-"""How commands speak to people: errors, tables, units."""
+"""How commands speak to people: errors, tables, JSON."""

@@ -1,4 +1,4 @@
-"""Plan and finished job as the objects that `--json` prints."""
+"""A job as the objects that `--json` prints: planned, under way, finished."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from staticjob.plan import pack_name
 from staticjob.records.output import Manifest
 from staticjob.records.plan import Plan
 from staticjob.records.prepared import Prepared
+from staticjob.status import JobStatus, alive
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -30,6 +31,34 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             for i, pack in enumerate(plan.packs)
         ],
         "groups": [group.id for group in plan.groups],
+    }
+
+
+def status_json(status: JobStatus) -> dict[str, Any]:
+    """What `status --json` prints beside the plan; `rows` are those planned, per status."""
+    plan, paid = status.plan, status.ledger
+    return {
+        "state": status.state,
+        "job": status.prepared.config.name,
+        "fingerprint": status.prepared.fingerprint,
+        "output": status.prepared.config.output.uri,
+        "work": status.work.uri,
+        "splits": {"done": status.splits_done, "total": len(status.prepared.splits)},
+        "chunks": {
+            "done": len(status.commits),
+            "reused": status.reused,
+            "running": sum(1 for p in status.progress if p.state == "running" and alive(p)),
+            "total": len(plan.chunks) if plan else None,
+        },
+        "rows": {str(s): n for s, n in plan.statuses.items()} if plan else None,
+        "statuses": {str(s): n for s, n in status.statuses.items()},
+        "report": status.report,
+        "computed": {"done": status.rows_done, "total": sum(c.rows for c in plan.chunks) if plan else None},
+        "ledger": paid.model_dump(),
+        "slots_planned": plan.ledger.slots if plan else None,
+        "useful_share": paid.useful_share,
+        "errors": [e.model_dump(mode="json") for e in status.first_errors()],
+        "trouble": status.trouble(),
     }
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from staticjob.status import JobStatus
+from staticjob.terminal.payloads import status_json
 
 
 def show_status(status: JobStatus) -> None:
     """Print a snapshot for people."""
-    payload = status.payload()
+    payload = status_json(status)
     chunks, rows = payload["chunks"], payload["computed"]
     click.echo(f"{payload['job']}: {payload['state']}")
     click.echo(f"  output  {payload['output']}")

@@ -9,7 +9,7 @@ from staticjob.layout import Output
 from staticjob.local_run import Outcome
 from staticjob.records.status import Status
 from staticjob.terminal.show import values_table
-from staticjob.terminal.units import duration, money
+from staticjob.units import duration, money
 
 SHOWN_ERRORS = 5
 

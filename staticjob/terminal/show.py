@@ -9,7 +9,7 @@ from rich.text import Text
 
 from staticjob.records.memory import ShapeMemory
 from staticjob.records.plan import Plan
-from staticjob.terminal.units import count, duration, money, plural, size
+from staticjob.units import count, duration, money, plural, size
 
 BAR = 30
 
