@@ -37,7 +37,7 @@ class Again(Protocol):
 def engine_again(config: JobConfig, model_dir: Path, shapes: Sequence[Shape]) -> Again:
     # Deferred: torch.
     if TASKS[config.task].generates:
-        from staticjob.generating.verify_texts import TextsAgain
+        from staticjob.verifying.texts_again import TextsAgain
 
         return TextsAgain(model_dir, config, shapes)
     return _HeadsAgain(model_dir, config, shapes)
