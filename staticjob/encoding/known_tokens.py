@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from staticjob.encoding.outcome import Encoded
-from staticjob.records import Status
+from staticjob.records.status import Status
 
 if TYPE_CHECKING:
     from staticjob.tasks.task_module import RowEncoder
