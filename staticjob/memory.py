@@ -26,8 +26,8 @@ DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 # resident once two lanes have run, measured with torch 2.13 on Linux x86-64. On CUDA the driver's context,
 # kernels and the cuBLAS workspace take about as much.
 RUNTIME_BYTES = {"cpu": 590 * MIB, "cuda": 640 * MIB}
-# Of a chunk of logits: as computed, and normalised.
-LOGIT_COPIES = 2
+# Of a chunk of logits: as computed, and normalised; and the next is computed before the last is given back.
+LOGIT_COPIES = 3
 # A CPU's lanes share one heap that never shrinks. glibc keeps the few bytes before an aligned block for small
 # objects, so that the next block of the same size does not fit where the last was: for what comes and goes
 # this much is held of what lives (1.4 to 2.1 measured with 2 lanes; 1.0 with glibc's thread caches off).
@@ -180,7 +180,7 @@ def _shape_memory(
     length, batch, rows = shape
     lanes = (target.lanes, "lanes")
     slots = (batch * length, "slots")
-    packed = sizes.linear_parameters if _lays_out(target) and sizes.fused else 0
+    packed = _packed(sizes, head) if _lays_out(target) else 0
     terms = [
         *_fixed_terms(sizes, target, graphs, head, packed),
         _term("inputs", lanes, slots, (2, "tensors (ids, mask)"), (8, "B")),
@@ -229,6 +229,12 @@ def _decode_memory(
     return ShapeMemory(
         length=length, batch=batch, terms=tuple(terms), bytes=sum(term.bytes for term in terms)
     )
+
+
+def _packed(sizes: Dimensions, head: HeadSizes) -> int:
+    """Elements of the matrices that the static engine lays out once more."""
+    layers = sizes.linear_parameters if sizes.post_norm else 0
+    return layers + (sizes.vocabulary * sizes.hidden if head.logits else 0)
 
 
 def _lays_out(target: Target) -> bool:

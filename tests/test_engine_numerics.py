@@ -12,6 +12,7 @@ from tiny_encoders import FAMILIES, cosine_distance, eager, job, rectangle, rows
 
 from staticjob.config.job import ModelConfig
 from staticjob.engine.post_norm_layer import PostNormLayer
+from staticjob.engine.pre_norm_layer import PreNormLayer
 from staticjob.engine.shape import Shape
 from staticjob.engine.static_engine import StaticEngine
 from staticjob.models.model_files import resolve
@@ -49,7 +50,7 @@ def test_every_rung_equals_the_row_alone_in_eager_hugging_face(family: str, tmp_
 def test_the_layers_that_have_a_faster_equivalent_run_as_it(family: str, tmp_path: Path) -> None:
     save(family, tmp_path)
     engine = StaticEngine(tmp_path, job(), [Shape(8, 2)])
-    fused = [m for m in engine._model.modules() if isinstance(m, PostNormLayer)]
+    fused = [m for m in engine._model.modules() if isinstance(m, (PostNormLayer, PreNormLayer))]
     assert len(fused) == FAMILIES[family][2]
 
 

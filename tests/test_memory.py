@@ -91,6 +91,17 @@ def test_the_matrices_that_generation_lays_out_once_more_are_counted_where_it_do
     assert counted == (4 * (sizes.linear_parameters + 1000 * 64) if laid_out else 0)
 
 
+@pytest.mark.parametrize(
+    ("logits", "dtype", "laid_out"), [(9, "float32", True), (9, "bfloat16", False), (0, "float32", False)]
+)
+def test_a_vocabulary_that_is_scored_is_laid_out_once_more_on_a_cpu_in_float32(
+    logits: int, dtype: str, laid_out: bool
+) -> None:
+    plan = predict(LLAMA, Target("cpu", dtype), [Held(64, 8, 8)], HeadSizes(row_bytes=16, logits=logits))
+    counted = sum(term.bytes for term in plan.shapes[0].terms if term.name == "prepacked weights")
+    assert counted == (4 * 1000 * 64 if laid_out else 0)
+
+
 def test_half_precision_halves_the_weights_and_the_activations() -> None:
     wide, half = (
         {

@@ -47,9 +47,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], int]] = {
     "deberta_v2": ("DebertaV2Config", {**SIZES, **RELATIVE}, 0),
     "t5": ("T5Config", T5, 0),
     "gpt2": ("GPT2Config", GPT2, 0),
-    "llama": ("LlamaConfig", GROUPED, 0),
-    "qwen3": ("Qwen3Config", GROUPED, 0),
-    "mistral_sliding": ("MistralConfig", {**GROUPED, "sliding_window": 8}, 0),
+    "llama": ("LlamaConfig", GROUPED, 2),
+    "llama_biased": ("LlamaConfig", {**GROUPED, "attention_bias": True}, 0),
+    "qwen2": ("Qwen2Config", GROUPED, 2),
+    "qwen3": ("Qwen3Config", GROUPED, 2),
+    "mistral_sliding": ("MistralConfig", {**GROUPED, "sliding_window": 8}, 2),
     "gemma2": ("Gemma2Config", {**GROUPED, "sliding_window": 8, "query_pre_attn_scalar": 12}, 0),
 }  # fmt: skip
 
@@ -59,7 +61,11 @@ def save(family: str, directory: Path, **changes: Any) -> Path:
     name, settings, _ = FAMILIES[family]
     torch.manual_seed(0)
     config = getattr(transformers, name)(**{**settings, "initializer_range": 0.2, **changes})
-    transformers.AutoModel.from_config(config).save_pretrained(directory)
+    model = transformers.AutoModel.from_config(config)
+    for weights in model.parameters():
+        if weights.dim() == 1:  # norms and biases: new ones are all alike
+            weights.data += torch.empty_like(weights).uniform_(-0.2, 0.2)
+    model.save_pretrained(directory)
     return directory
 
 

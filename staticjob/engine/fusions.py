@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from staticjob.engine.post_norm_layer import PostNormLayer, PostNormParts
+from staticjob.engine.pre_norm_layer import PreNormLayer
 
 
 def _bert(layer: Any) -> nn.Module | None:
@@ -54,11 +55,22 @@ def _distilbert(block: Any) -> nn.Module | None:
     )
 
 
+def _llama(layer: Any) -> nn.Module | None:
+    attention, mlp = layer.self_attn, layer.mlp
+    if not attention.is_causal or attention.o_proj.bias is not None or mlp.down_proj.bias is not None:
+        return None
+    return PreNormLayer(layer)
+
+
 FUSIONS: dict[str, Callable[[Any], nn.Module | None]] = {
     "transformers.models.bert.modeling_bert.BertLayer": _bert,
     "transformers.models.camembert.modeling_camembert.CamembertLayer": _bert,
     "transformers.models.distilbert.modeling_distilbert.TransformerBlock": _distilbert,
     "transformers.models.electra.modeling_electra.ElectraLayer": _bert,
+    "transformers.models.llama.modeling_llama.LlamaDecoderLayer": _llama,
+    "transformers.models.mistral.modeling_mistral.MistralDecoderLayer": _llama,
+    "transformers.models.qwen2.modeling_qwen2.Qwen2DecoderLayer": _llama,
+    "transformers.models.qwen3.modeling_qwen3.Qwen3DecoderLayer": _llama,
     "transformers.models.roberta.modeling_roberta.RobertaLayer": _bert,
     "transformers.models.xlm_roberta.modeling_xlm_roberta.XLMRobertaLayer": _bert,
 }

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from staticjob.engine import workspace
+from staticjob.engine.in_place import activate
 
 
 @dataclass(frozen=True)
@@ -68,16 +69,8 @@ class PostNormLayer(nn.Module):
         x = parts.attention_norm(y)
         inner = workspace.take("inner", rows, self.up_weight.shape[1])
         torch.addmm(parts.up.bias, x, self.up_weight, out=inner)
-        inner = _activate(parts.activation, inner)
+        inner = activate(parts.activation, inner)
         torch.add(x, parts.down.bias, out=y)
         y.addmm_(inner, self.down_weight)
         normed: Tensor = parts.output_norm(y)
         return normed.view(batch, length, width)
-
-
-def _activate(activation: Any, values: Tensor) -> Tensor:
-    """In place where torch has the in-place form of exactly this function."""
-    if isinstance(activation, nn.GELU) or type(activation).__name__ == "GELUActivation":
-        activation = torch.ops.aten.gelu_
-    result: Tensor = activation(values)
-    return result

@@ -22,6 +22,7 @@ from staticjob.engine.heads import Field, HeadResult
 from staticjob.engine.lanes import Lanes
 from staticjob.engine.shape import Shape
 from staticjob.engine.static_batch import StaticBatch
+from staticjob.engine.vocabulary import lay_out_head
 from staticjob.errors import ConfigError
 from staticjob.machine.cores import cores
 from staticjob.models.model_files import max_positions, model_config
@@ -179,6 +180,8 @@ class StaticEngine:
             model = loader.encoder(model)
         if device.type == "cpu" and dtype == torch.float32:
             fuse(model)
+            if self._head.scores_vocabulary:
+                lay_out_head(model)
         return model
 
     def _allocate(self, shape: Shape) -> SimpleQueue[StaticBatch]:

@@ -6,9 +6,32 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from staticjob.engine.logit_chunks import chunk_positions
+from staticjob.engine.packed_linear import pack
+
+
+class PackedHead(nn.Module):
+    """A vocabulary's linear layer laid out for one chunk of positions (CPU, float32).
+
+    Plain, a chunk's product is bound by reordering the weight before it reads it: half as fast (MKL, Zen 3,
+    85 positions of SmolLM2-135M).
+    """
+
+    def __init__(self, head: nn.Linear) -> None:
+        super().__init__()
+        self.out_features = head.out_features
+        self._product = pack(head.weight, head.bias, chunk_positions("cpu", head.out_features))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """hidden [n, D] → [n, V]"""
+        return self._product(hidden)
+
+
+def lay_out_head(model: Any) -> None:
+    """Run a causal model's vocabulary as `PackedHead`."""
+    model.set_output_embeddings(PackedHead(model.get_output_embeddings()))
 
 
 def last_hidden(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
@@ -38,7 +61,7 @@ def target_logprobs(model: Any, hidden: Tensor, targets: Tensor, scored: Tensor)
     computed a chunk of fixed size at a time, so that a position's bits do not depend on how many there are.
     """
     n, kind = len(targets), hidden.device.type
-    step = min(n, chunk_positions(kind, model.get_output_embeddings().weight.shape[0]))
+    step = min(n, chunk_positions(kind, model.get_output_embeddings().out_features))
     order = torch.argsort(scored.logical_not(), stable=True)
     # A captured graph cannot ask how many there are.
     wanted = n if kind == "cuda" else int(scored.sum())
@@ -47,7 +70,8 @@ def target_logprobs(model: Any, hidden: Tensor, targets: Tensor, scored: Tensor)
     for begin in range(0, wanted, step):
         # The last chunk reaches back, so that it is full: some of its positions are computed twice.
         at = order[min(begin, n - step) :][:step]
-        values = logits(model, hidden[at])  # [step, V]
-        logprobs[at] = -torch.nn.functional.cross_entropy(values, targets[at], reduction="none")
-        greedy[at] = values.argmax(dim=1) == targets[at]
+        values, wanted_tokens = logits(model, hidden[at]), targets[at]  # [step, V], [step]
+        logprobs[at] = -torch.nn.functional.cross_entropy(values, wanted_tokens, reduction="none")
+        own = values.gather(1, wanted_tokens[:, None])[:, 0]
+        greedy[at] = own == values.amax(dim=1)
     return torch.where(scored, logprobs, 0.0), greedy & scored

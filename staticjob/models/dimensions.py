@@ -13,12 +13,10 @@ _GATED = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"
 _RMS_NORM = _GATED - {"modernbert"}
 _NO_ABSOLUTE_POSITIONS = _GATED
 _NO_POOLER = {"distilbert", "electra", "deberta", "deberta-v2", "gpt2"} | _GATED
-# Families whose layers run as `engine/fusions.py` has them, from weights laid out once more.
-FUSED = {"bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"}
-
-
-# Decoders that generation runs as `engine/llama_like.py` has them, likewise from weights laid out anew.
-_BY_HAND = {"llama", "mistral", "qwen2", "qwen3"}
+# Families whose layers run as `engine/post_norm_layer.py` has them, from weights laid out once more.
+_POST_NORM = {"bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"}
+# Decoders whose layers run as `engine/pre_norm_layer.py` has them, and generation as `engine/llama_like.py`.
+_LLAMA_LIKE = {"llama", "mistral", "qwen2", "qwen3"}
 
 
 @dataclass(frozen=True)
@@ -67,13 +65,24 @@ class Dimensions:
         )
 
     @property
+    def post_norm(self) -> bool:
+        """Whether a CPU in float32 runs its layers as `PostNormLayer`."""
+        return self.model_type in _POST_NORM
+
+    @property
+    def pre_norm(self) -> bool:
+        """Whether a CPU in float32 runs its layers as `PreNormLayer`, unless they have a rare bias."""
+        return self.model_type in _LLAMA_LIKE
+
+    @property
     def fused(self) -> bool:
-        return self.model_type in FUSED
+        """Whether a CPU in float32 runs its layers over buffers that stay."""
+        return self.post_norm or self.pre_norm
 
     @property
     def by_hand(self) -> bool:
         """Whether generation runs it by hand, unless its config.json asks for something rare."""
-        return self.model_type in _BY_HAND and not self.masks
+        return self.model_type in _LLAMA_LIKE and not self.masks
 
     def cache_bytes(self, batch: int, length: int, width: int) -> int:
         """Keys and values of `batch` rows of `length` tokens, elements of `width` bytes."""

@@ -9,16 +9,28 @@ from staticjob.models.dimensions import Dimensions
 
 
 def layer_buffers(sizes: Dimensions) -> int:
-    """Of a fused layer (`engine/post_norm_layer.py`), kept from batch to batch: query, key and value; a
-    residual; the intermediate."""
+    """Of a fused layer, kept from batch to batch.
+
+    `PostNormLayer`: query, key and value; a residual; the intermediate. `PreNormLayer`: the normed; query,
+    key and value; query and key turned; gate and up.
+    """
     query, key_value = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
-    return query + 2 * key_value + sizes.hidden + sizes.intermediate
+    if sizes.post_norm:
+        return query + 2 * key_value + sizes.hidden + sizes.intermediate
+    return sizes.hidden + 2 * query + 3 * key_value + 2 * sizes.intermediate
 
 
 def fused_values(sizes: Dimensions) -> int:
-    """Live at once beside the buffers of fused layers: the embeddings of words, positions and token types,
-    and two sums of them. A layer holds less: its input, the context, and what a norm gave."""
-    return 5 * sizes.hidden
+    """Live at once beside the buffers of fused layers, of which each holds less.
+
+    Post-norm: the embeddings of words, positions and token types, and two sums of them. Pre-norm: what the
+    last layer left, and two steps of the norm behind it; or, in a layer, the residual, value head by head
+    and what attention gave.
+    """
+    if sizes.post_norm:
+        return 5 * sizes.hidden
+    query, key_value = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
+    return max(3 * sizes.hidden, sizes.hidden + key_value + query)
 
 
 def module_values(sizes: Dimensions) -> int:
@@ -30,7 +42,7 @@ def module_values(sizes: Dimensions) -> int:
     """
     if sizes.gated and sizes.model_type != "modernbert":
         return 4 * sizes.hidden + 3 * sizes.intermediate
-    return 5 * sizes.hidden + (2 if sizes.fused else 4) * sizes.intermediate
+    return 5 * sizes.hidden + (2 if sizes.post_norm else 4) * sizes.intermediate
 
 
 def by_hand_values(sizes: Dimensions) -> int:
