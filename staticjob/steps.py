@@ -16,6 +16,7 @@ from staticjob.engine.shape import Shape
 from staticjob.errors import ConfigError, DataError
 from staticjob.layout import Work
 from staticjob.merging.publish import output_schema
+from staticjob.merging.ranks import require_groups
 from staticjob.models import model_files
 from staticjob.models.max_length import max_length
 from staticjob.plan import make_plan
@@ -117,6 +118,8 @@ def draft_plan(work: Work, prepared: Prepared, calibrate: bool = True) -> Plan:
     # Refuses a kept column named like a result.
     fields = task_module(config.task).fields(config, model_dir)
     output_schema(kept, fields)
+    if config.rerank.group_by:
+        require_groups(kept, config.rerank.group_by)
     past = history.read(config.output.history_uri) if config.output.history_uri else None
     known = past.rates if past and past.model_digest == prepared.model.digest else None
     target = target_of(config.model, known.device if known else None, past.device_memory if past else None)

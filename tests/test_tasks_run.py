@@ -148,6 +148,20 @@ def test_a_reranker_scores_by_its_own_activation_and_ranks_within_groups(tmp_pat
     assert out[7]["rank"] is None
 
 
+@pytest.mark.parametrize(
+    ("group_by", "message"),
+    [("group", r"'group' holds list<.*>; group by"), ("grup", "no column 'grup'; did you mean 'group'")],
+)
+def test_groups_that_cannot_be_told_apart_are_refused_by_the_plan(
+    group_by: str, message: str, tmp_path: Path, model: Path
+) -> None:
+    save_tokenizer(save_classifier("bert", model, ("score",)))
+    columns = {"query": ["w5"], "document": ["w6"], "group": [["a", "b"]]}
+    source = {"columns": {"query": "query", "document": "document"}, "keep": "all"}
+    with pytest.raises(ConfigError, match=message):
+        start(tmp_path, "rerank", columns, input=source, rerank={"group_by": group_by})
+
+
 def test_a_long_document_is_cut_and_a_long_query_is_a_row_error(tmp_path: Path, model: Path) -> None:
     save_tokenizer(save_classifier("bert", model, ("score",)))
     query, document = rows([30])[0], rows([60], seed=1)[0]

@@ -6,7 +6,23 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from staticjob.errors import ConfigError
+from staticjob.explain import nearest
+
 RANK = pa.field("rank", pa.int32())
+
+
+def require_groups(kept: pa.Schema, column: str) -> None:
+    """Raise ConfigError for a column that is not kept, or whose values are lists or objects."""
+    if column not in kept.names:
+        raise ConfigError(f"rerank.group_by: no column {column!r}{nearest(column, kept.names)}")
+    kind = kept.field(column).type
+    try:
+        pa.nulls(0, kind).dictionary_encode()
+    except pa.ArrowNotImplementedError:
+        raise ConfigError(
+            f"rerank.group_by: column {column!r} holds {kind}; group by a column of text or numbers"
+        ) from None
 
 
 def rank_rows(
