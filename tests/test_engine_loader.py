@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_encoders import job, save
-from transformers import AutoModel
+from transformers import AutoModel, T5EncoderModel
 
 from staticjob.engine.shape import Shape
 from staticjob.engine.static_engine import StaticEngine
@@ -42,6 +42,31 @@ def test_damaged_pickles_are_named_as_such(tmp_path: Path) -> None:
     for damaged in (b"garbage" * 100, b""):
         (tmp_path / "pytorch_model.bin").write_bytes(damaged)
         assert "its weights are damaged (" in refusal(tmp_path, allow_pickle=True)
+
+
+def test_weights_that_are_missing_or_of_another_shape_are_never_random_numbers(tmp_path: Path) -> None:
+    config_file = save("bert", tmp_path) / "config.json"
+    config = json.loads(config_file.read_text())
+    for change, message in (
+        ({"num_hidden_layers": 3}, r"no weights for encoder.layer.2.attention.output.LayerNorm.bias, which"),
+        (
+            {"vocab_size": 90},
+            r"embeddings.word_embeddings.weight are [101, 48] where config.json asks for [90",
+        ),
+        ({"pad_token_id": 500}, "cannot be loaded: Padding_idx must be within num_embeddings"),
+    ):
+        config_file.write_text(json.dumps(config | change))
+        assert message in refusal(tmp_path)
+
+
+def test_parts_that_no_result_comes_from_may_be_missing(tmp_path: Path) -> None:
+    AutoModel.from_pretrained(save("bert", tmp_path), add_pooling_layer=False).save_pretrained(tmp_path)
+    config_file = save("t5", tmp_path / "t5") / "config.json"
+    config = config_file.read_text()
+    T5EncoderModel.from_pretrained(tmp_path / "t5").save_pretrained(tmp_path / "t5")
+    config_file.write_text(config)  # an encoder and a decoder, as published ones of the kind say
+    for directory in (tmp_path, tmp_path / "t5"):
+        StaticEngine(directory, job(), [Shape(8, 2)])
 
 
 def test_a_model_with_code_of_its_own_names_the_field_that_runs_it_however_long_its_path(

@@ -51,7 +51,7 @@ def load_model(
 ) -> nn.Module:
     """The model in evaluation mode; AutoModel is without task head.
 
-    ConfigError when it cannot be loaded, or when its files lack weights of the task head.
+    ConfigError when it cannot be loaded, or when its files lack weights that are used.
     """
     import transformers
     from transformers.utils import logging
@@ -65,6 +65,7 @@ def load_model(
             local_files_only=True,
             trust_remote_code=model.trust_remote_code,
             use_safetensors=None if model.allow_pickle else True,
+            ignore_mismatched_sizes=True,  # refused below, by name
             output_loading_info=True,
         )
     except DAMAGED as error:
@@ -72,15 +73,23 @@ def load_model(
             f"model {model_dir}: its weights are damaged ({shortened(error)}); "
             "restore the files, then prepare the job again"
         ) from None
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # transformers raises many kinds
         hint = _hint(error, model_dir, model)
         raise ConfigError(f"model {model_dir}: cannot be loaded: {shortened(error)}{hint}") from None
     loaded.config.use_cache = False  # the callers that keep one say so
-    # transformers fills what is missing with random numbers; without a head that may be an unused pooler.
-    if kind != "AutoModel" and found["missing_keys"]:
+    # transformers fills what is missing, and what does not fit, with random numbers.
+    for name, stored, expected in sorted(found["mismatched_keys"]):
         raise ConfigError(
-            f"model {model_dir}: no weights for {min(found['missing_keys'])}, which {type(loaded).__name__} "
-            "needs; name a model that was trained for this task"
+            f"model {model_dir}: its weights {name} are {list(stored)} where config.json asks for "
+            f"{list(expected)}; restore the files that belong together"
+        )
+    missing = [name for name in found["missing_keys"] if _is_used(name, loaded.config)]
+    if missing:
+        raise ConfigError(
+            f"model {model_dir}: no weights for {min(missing)}, which {type(loaded).__name__} needs; name a "
+            "model that was trained for this task, with all its files"
         )
     module: nn.Module = loaded.to(device).eval()
     return module.requires_grad_(False)
@@ -90,6 +99,14 @@ def encoder(model: Any) -> nn.Module:
     """The part that reads a text: an encoder-decoder's encoder, else the whole."""
     module: nn.Module = model.get_encoder() if model.config.is_encoder_decoder else model
     return module
+
+
+def _is_used(weight: str, config: Any) -> bool:
+    """Whether a weight has a part in any result: no pooler of transformers' has, nor a decoder behind an
+    encoder."""
+    return "pooler" not in weight.split(".") and not (
+        config.is_encoder_decoder and weight.startswith("decoder.")
+    )
 
 
 def _hint(error: BaseException, model_dir: Path, model: ModelConfig) -> str:
