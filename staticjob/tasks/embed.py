@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from staticjob.config.job import JobConfig
+from staticjob.encoding.outcome import Encoded
 from staticjob.engine.heads import Field, Inputs, Loads, Outputs, finite_rows
 from staticjob.errors import ConfigError
 from staticjob.models.model_files import model_config
 from staticjob.models.sentence_files import embedding_of, prompt_of
+from staticjob.records.status import Status
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from staticjob.encoding.outcome import Encoded
 
 HIDDEN_SIZE = ("hidden_size", "d_model", "dim", "n_embd")
 
@@ -44,7 +44,8 @@ class PromptedTexts:
         self._prompt = prompt_of(model_dir, job.embed)
         tokenizer = load_tokenizer(model_dir, job.model.trust_remote_code)
         self._texts = TextEncoder(tokenizer, max_length, job.limits)
-        taken = len(tokenizer.encode(self._prompt).ids)
+        self._alone = tokenizer.encode(self._prompt).ids
+        taken = len(self._alone)
         if self._prompt and taken >= max_length:
             raise ConfigError(
                 f"embed: the prompt takes {taken} tokens of the {max_length} of a row and leaves none for "
@@ -54,7 +55,9 @@ class PromptedTexts:
     def encode(self, columns: Mapping[str, Sequence[Any]]) -> list[Encoded]:
         """One outcome per row, in order."""
         texts = columns["text"]
-        return self._texts.encode_texts([self._prompt + text if text else text for text in texts])
+        found = self._texts.encode_texts([self._prompt + text if text else text for text in texts])
+        nothing = Encoded((), Status.EMPTY, "no tokens but the prompt's")
+        return [nothing if outcome.ids == self._alone else outcome for outcome in found]
 
 
 class EmbedHead:
