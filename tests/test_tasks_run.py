@@ -293,6 +293,14 @@ def test_a_whole_text_is_scored_from_the_first_token_that_has_one_before_it(
             "rerank: options of another task than classify",
         ),
         ("rerank", {"query", "document"}, "causal", {"rerank": {"template": "{query}"}}, "{document} once"),
+        (
+            "rerank",
+            {"query", "document"},
+            "causal",
+            {"rerank": {"template": "{query} {document}"}},
+            "'yes' and 'no' are one token of model",
+        ),
+        ("classify", {"text"}, "unnumbered", {}, "does not name its labels"),
     ],
 )
 def test_what_does_not_fit_the_task_is_refused_in_one_line(
@@ -312,9 +320,11 @@ def test_what_does_not_fit_the_task_is_refused_in_one_line(
         save_classifier("llama", model, ("number",), problem_type="regression")
     else:
         save_classifier("bert", model)
-    if made == "bare":
+    if made in ("bare", "unnumbered"):
         settings = json.loads((model / "config.json").read_text())
         del settings["id2label"]
+        if made == "unnumbered":
+            settings["id2label"] = {"no": "no"}
         (model / "config.json").write_text(json.dumps(settings))
     save_tokenizer(model)
     with pytest.raises(ConfigError, match=message) as error:

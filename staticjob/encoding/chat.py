@@ -32,8 +32,7 @@ class ChatTemplate:
             raise ConfigError(f"model {model_dir}: no usable tokenizer ({shortened(error)})") from None
         if not self._tokenizer.chat_template:
             raise ConfigError(
-                f"model {model_dir}: its tokenizer has no chat template; use a model that has one, or give "
-                "whole prompts in a text column"
+                f"model {model_dir}: its tokenizer has no chat template; use a model that has one"
             )
 
     def render(self, messages: Any, *, add_generation_prompt: bool) -> str:

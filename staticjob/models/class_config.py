@@ -43,7 +43,9 @@ def require_one_output(model_dir: Path, task: str) -> dict[str, Any]:
 
 def labels_of(config: Mapping[str, Any], model_dir: Path) -> tuple[str, ...]:
     """Names of the labels in the model's order; ConfigError when config.json does not name them all."""
-    named = {int(index): str(name) for index, name in (config.get("id2label") or {}).items()}
+    labels = config.get("id2label")
+    numbers = labels if isinstance(labels, dict) and all(map(str.isdecimal, labels)) else {}
+    named = {int(index): str(name) for index, name in numbers.items()}
     if not named or sorted(named) != list(range(len(named))):
         raise ConfigError(
             f"model {model_dir}: config.json does not name its labels; give id2label a name for every "

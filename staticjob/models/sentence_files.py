@@ -41,7 +41,10 @@ def embedding_of(model_dir: Path, wanted: EmbedConfig) -> Embedding:
     if "auto" not in (wanted.pooling, wanted.normalize) or not path.is_file():
         return _choose(wanted, "mean", False)
     pooling, normalize = "mean", False
-    for module in read_json(path, "expected"):
+    modules = read_json(path, "expected")
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise ConfigError(f"model file {path}: not a list of modules; restore it")
+    for module in modules:
         kind = str(module.get("type", "")).rpartition(".")[2]
         if kind == "Pooling":
             pooling = _pooling(model_dir / str(module["path"]) / "config.json")

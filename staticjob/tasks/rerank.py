@@ -97,6 +97,11 @@ class YesNoHead:
                     f"rerank.{key}: {word!r} is {len(ids)} tokens of model {model_dir}; give a word of one"
                 )
             self._answers += ids
+        if self._answers[0] == self._answers[1]:
+            raise ConfigError(
+                f"rerank.yes and rerank.no: {job.rerank.yes!r} and {job.rerank.no!r} are one token of model "
+                f"{model_dir}; give two that it knows"
+            )
 
     def fields(self) -> list[Field]:
         return [Field("score", note=("activation", "softmax of yes and no"))]
