@@ -191,3 +191,10 @@ def test_binary_embeddings_are_compared_by_their_signs(
     signs = np.sign(np.array(table["embedding"].to_pylist()))
     expected = spearmanr((signs[::2] * signs[1::2]).sum(1), gold).statistic
     assert bits.metrics["spearman"].value == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "prepare"])
+def test_a_sweeps_file_given_to_another_command_names_the_one_that_runs_it(command: str, file: Path) -> None:
+    done = CliRunner().invoke(main, [command, str(file)])
+    assert done.exit_code == 2
+    assert f"a sweep's file; `staticjob sweep {file}` runs it" in done.stderr

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from staticjob.errors import ConfigError
+
 if TYPE_CHECKING:
     from staticjob.config.job import JobConfig
     from staticjob.layout import Work
@@ -29,9 +31,12 @@ def job_options(body: Callable[..., None]) -> Callable[..., None]:
 
 
 def read_job(path: str, overrides: tuple[str, ...], date: dt.datetime | None) -> JobConfig:
-    """The job file of a command, overridden and dated."""
-    from staticjob.config.job_file import load_job
+    """The job file of a command, overridden and dated; ConfigError for a sweep's file, which is many jobs."""
+    from staticjob.config.job_file import load_job, read_job_file
+    from staticjob.evaluation.grid import is_sweep
 
+    if is_sweep(read_job_file(path)):
+        raise ConfigError(f"{path}: a sweep's file; `staticjob sweep {path}` runs it")
     return load_job(path, overrides=overrides, date=date.date() if date else None)
 
 

@@ -62,7 +62,7 @@ def _show(result: SweepResult, uri: str) -> None:
     first = result.points[0]
     table = Table()
     for name in (*first.settings, *first.metrics, "tokens", "seconds", "cost", "useful"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")  # models may differ in the last letters of their paths
     for point in result.points:
         metrics = [f"{v.value:.3f} ({v.low:.3f} to {v.high:.3f})" for v in point.metrics.values()]
         cost = "" if point.cost is None else f"{point.cost:.4f}"
