@@ -7,7 +7,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from staticjob.errors import ConfigError
-from staticjob.explain import nearest
+from staticjob.nearest import nearest
 
 RANK = pa.field("rank", pa.int32())
 
