@@ -49,6 +49,6 @@ def money(amount: float | None) -> str:
     return f"${amount:.2g}" if amount >= 1e-4 else f"${amount:.1e}"
 
 
-def plural(number: int, noun: str) -> str:
-    """`1 file`, `2,000 files`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def plural(number: int, noun: str, many: str = "") -> str:
+    """`1 file`, `2,000 files`, `2 batches`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {many or noun + 's'}"
