@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from staticjob_airflow.jobs import load_folder
 from staticjob.config.job import JobConfig
 from staticjob.config.job_file import validate_job
 from staticjob.config.options import GenerateConfig, HandoverConfig
+from staticjob.errors import ConfigError
 
 STEPS = ["prepare", "tokenize", "plan", "groups", "chunk", "merge", "finish"]
 SLOW = ["torch", "transformers", "pyarrow", "tokenizers", "numpy", "fastapi"]
@@ -89,6 +91,8 @@ def test_a_broken_job_file_shows_as_an_import_error_and_hides_no_other_dag(
             _job("x", airflow={"schedule": "every night"}),
             "x.yaml: airflow.schedule 'every night': not a cron",
         ),
+        # Airflow would accept it, and then store none of the folder's DAGs.
+        (_job("x", airflow={"schedule": "0 2 30 2 *"}), "x.yaml: airflow.schedule '0 2 30 2 *': not a cron"),
         (_job("x", airflow={"timezone": "Mars/Base"}), "x.yaml: airflow.timezone 'Mars/Base': no such"),
         (_job("x", input={"uri": "s3://b/{day}", "columns": {"text": "t"}}), "unknown placeholder {day}"),
         (_job("staticjob_adhoc"), "is taken by another DAG"),
@@ -101,6 +105,20 @@ def test_what_would_fail_at_run_time_is_an_error_of_its_file(
     assert list(found.dags) == ["other"]
     assert len(found.errors) == 1
     assert message in found.errors[0]
+
+
+def test_whatever_is_wrong_with_one_file_hides_no_other_dag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "broken_alerts.py").write_text("def page(context:\n")
+    _write(tmp_path, _job("good"), _job("late", airflow={"on_failure": "broken_alerts.page"}))
+    (tmp_path / "date.yaml").write_text("airflow: {start_date: 2026-02-30}\n")
+    found = load_folder(tmp_path)
+    assert list(found.dags) == ["good"]
+    day, alerts = found.errors
+    assert day == f"job file {tmp_path}/date.yaml: not valid YAML: day is out of range for month"
+    assert alerts.startswith(f"{tmp_path}/late.yaml: SyntaxError:")
 
 
 def test_a_job_file_may_end_in_yml(tmp_path: Path) -> None:
@@ -297,6 +315,12 @@ def test_a_typed_field_of_the_form_means_what_it_means_in_a_job_file(
     job = validate_job(job_from_form({**REQUIRED, key: typed}), "form")
     section, _, name = key.partition(".")
     assert getattr(getattr(job, section), name) == expected
+
+
+@pytest.mark.parametrize("typed", ["[64, 128", "2026-02-30"])
+def test_a_field_of_the_form_that_is_no_yaml_is_refused_by_its_name(typed: str) -> None:
+    with pytest.raises(ConfigError, match=f"batching.ladder '{re.escape(typed)}': expected a list"):
+        validate_job(job_from_form({**REQUIRED, "batching.ladder": typed}), "form")
 
 
 def test_the_ad_hoc_form_takes_a_job_that_generates() -> None:

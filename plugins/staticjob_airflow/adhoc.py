@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-import yaml
 from airflow.sdk import Param
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from staticjob.config.job import JobConfig
+from staticjob.config.job_file import read_value
 
 # Keys of the job file that a form cannot mean: how the DAG itself is scheduled.
 LEFT_OUT = frozenset({"airflow"})
@@ -127,7 +127,7 @@ def job_from_form(params: Mapping[str, Any]) -> dict[str, Any]:
         if value is None or value == "":
             continue
         if isinstance(value, str) and not _is_text(schemas[key]):
-            value = yaml.safe_load(value)
+            value = read_value(value)
         *parents, last = key.split(".")
         section = job
         for name in parents:

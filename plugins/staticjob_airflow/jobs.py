@@ -48,6 +48,8 @@ def load_folder(folder: Path) -> JobFolder:
                 raise ConfigError(f"{path}: name {dag.dag_id!r} is taken by another DAG; choose another name")
         except ConfigError as error:
             errors.append(str(error))
+        except Exception as error:  # of a module with alerts, of Airflow itself: it hides no other job
+            errors.append(f"{path}: {type(error).__name__}: {error}")
         else:
             dags[dag.dag_id] = dag
     return JobFolder(dags, tuple(errors))

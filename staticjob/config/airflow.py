@@ -61,10 +61,15 @@ class AirflowConfig(Section):
 
 
 def is_schedule(text: str) -> bool:
-    """Whether `text` is one of PRESETS or a cron expression."""
-    from croniter import croniter  # deferred: few jobs have a schedule
+    """Whether `text` is one of PRESETS or a cron expression; one of 30 February is none."""
+    from croniter import CroniterBadDateError, croniter  # deferred: few jobs have a schedule
 
-    return text in PRESETS or bool(croniter.is_valid(text))
+    if text in PRESETS:
+        return True
+    try:
+        return bool(croniter.is_valid(text) and croniter(text).get_next())
+    except CroniterBadDateError:
+        return False
 
 
 def is_timezone(name: str) -> bool:

@@ -187,8 +187,8 @@ class JobConfig(Section):
             return self
         if told.schedule is not None and not is_schedule(told.schedule):
             raise ValueError(
-                f"airflow.schedule {told.schedule!r}: not a cron expression; give five fields, as in "
-                f"'0 2 * * *', or one of {', '.join(PRESETS)}"
+                f"airflow.schedule {told.schedule!r}: not a cron expression; give five fields, of a day that "
+                f"comes, as in '0 2 * * *', or one of {', '.join(PRESETS)}"
             )
         if not is_timezone(told.timezone):
             raise ValueError(

@@ -67,10 +67,15 @@ def apply_override(data: dict[str, Any], assignment: str) -> None:
         if not isinstance(child, dict):
             raise ConfigError(f"--set {key}: {name!r} is a value, not a section")
         node = child
+    node[last] = read_value(value)
+
+
+def read_value(text: str) -> Any:
+    """What YAML reads in `text`; the text itself where it is no YAML: its field says what it expects."""
     try:
-        node[last] = yaml.safe_load(value)
-    except yaml.YAMLError:
-        node[last] = value
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):  # ValueError: a date that no calendar has
+        return text
 
 
 def read_job_file(path: str | Path) -> dict[str, Any]:
@@ -107,6 +112,8 @@ def _parse_job(text: str, path: str | Path) -> dict[str, Any]:
         raise ConfigError(
             f"job file {path}: not valid YAML{at}: {getattr(error, 'problem', error)}"
         ) from None
+    except ValueError as error:  # a date that no calendar has
+        raise ConfigError(f"job file {path}: not valid YAML: {error}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"job file {path}: expected a mapping of job settings")
     return data
