@@ -253,11 +253,11 @@ def test_tokenize_and_merge_name_their_part_of_the_work(stub: Stub) -> None:
 def test_finish_emits_the_output_asset_with_counts(stub: Stub) -> None:
     result = FINISHED | {"output": "s3://o/2026-01-31"}
     stub.does(result)
-    asset = Asset(name="job", uri="s3://o")
-    event = SimpleNamespace(extra={})
-    finish = FinishOperator(task_id="finish", work="s3://o/w", outlets=[asset])
-    assert finish.execute({"outlet_events": {asset: event}}) == result
-    assert event.extra == result
+    asset, alias, added = Asset("s3://o"), AssetAlias("job"), []
+    event = SimpleNamespace(add=lambda asset, extra: added.append((asset, extra)))
+    finish = FinishOperator(task_id="finish", work="s3://o/w", asset=asset, outlets=[alias])
+    assert finish.execute({"outlet_events": {alias: event}}) == result
+    assert added == [(asset, result)]
 
 
 def test_finish_of_an_ad_hoc_job_emits_an_asset_at_the_place_it_wrote_to(stub: Stub) -> None:

@@ -54,7 +54,7 @@ def job_dag(path: str, job: JobConfig, text: str) -> DAG:
         job.name,
         settings,
         job=path,
-        outlet=asset_of(job),
+        asset=asset_of(job),
         description=f"{job.task}: {job.input.uri} to {job.output.uri}",
         **file_options(settings, text),
     )
@@ -66,7 +66,7 @@ def adhoc_dag() -> DAG:
         ADHOC,
         AirflowConfig(max_active_runs=16),
         job=None,
-        outlet=AssetAlias(ADHOC),
+        asset=None,
         description="A whole job, given with the run",
         doc_md="Fill the form to run any job once. The fields are the keys of a job file.",
         schedule=None,
@@ -75,8 +75,13 @@ def adhoc_dag() -> DAG:
 
 
 def asset_of(job: JobConfig) -> Asset:
-    """The output up to its first placeholder: one asset for all dates of a job."""
-    return Asset(name=job.name, uri=PLACEHOLDER.split(job.output.uri, maxsplit=1)[0].rstrip("/"))
+    """The output up to its first placeholder: one asset for all dates of a job.
+
+    Tasks emit it by an alias. Airflow fails a task that names an asset, before it runs, while another
+    DAG has the URI under another name; it asks nothing of an asset that an alias stands for.
+    """
+    uri = job.output.uri
+    return Asset(PLACEHOLDER.split(uri, maxsplit=1)[0].rstrip("/") or uri)
 
 
 def file_options(settings: AirflowConfig, text: str) -> dict[str, Any]:
@@ -105,7 +110,7 @@ def empty_dag(dag_id: str, settings: AirflowConfig, **options: Any) -> DAG:
 
 
 def _dag(
-    dag_id: str, settings: AirflowConfig, *, job: str | None, outlet: Asset | AssetAlias, **options: Any
+    dag_id: str, settings: AirflowConfig, *, job: str | None, asset: Asset | None, **options: Any
 ) -> DAG:
     with empty_dag(dag_id, settings, **options) as dag:
         store = {"aws_conn_id": settings.aws_conn_id}
@@ -133,7 +138,9 @@ def _dag(
         merge = MergeOperator.partial(
             task_id="merge", work=work, map_index_template="{{ task.group }}", **store, **AFTER
         ).expand(group=groups)
-        finish = FinishOperator(task_id=FINISH, work=work, outlets=[outlet], **store, **AFTER)
+        finish = FinishOperator(
+            task_id=FINISH, work=work, asset=asset, outlets=[AssetAlias(dag_id)], **store, **AFTER
+        )
         tokenize >> plan >> chunk >> merge >> finish
     return dag
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk import Asset, AssetAlias, Context
+from airflow.sdk import Asset, Context
 
 from staticjob_airflow import metrics
 from staticjob_airflow.base import StaticJobOperator
@@ -15,22 +15,20 @@ class FinishOperator(StaticJobOperator):
     """`staticjob finish`: returns URIs and counts, and emits them with the output asset and as metrics.
 
     work: URI of the job's work prefix, from prepare.
+    asset: what its outlets, aliases all, stand for; None: an asset at the place it wrote to.
     """
 
     template_fields = (*StaticJobOperator.template_fields, "work")
     operator_extra_links = (RunPageLink(), ReportLink())
 
-    def __init__(self, *, work: str, **kwargs: Any) -> None:
+    def __init__(self, *, work: str, asset: Asset | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.work = work
+        self.asset = asset
 
     def execute(self, context: Context) -> dict[str, Any]:
         result = self.run_step("finish", self.work)
         metrics.run_finished(self.dag_id, result)
         for outlet in self.outlets:
-            events = context["outlet_events"][outlet]
-            if isinstance(outlet, AssetAlias):  # an ad-hoc job: where it writes is known only now
-                events.add(Asset(name=result["output"], uri=result["output"]), extra=result)
-            else:
-                events.extra = result
+            context["outlet_events"][outlet].add(self.asset or Asset(result["output"]), extra=result)
         return result

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow.sdk import DAG, Asset, Context, task
+from airflow.sdk import DAG, Asset, AssetAlias, Context, task
 
 from staticjob.config.airflow import AirflowConfig
 from staticjob.evaluation.grid import Grid
@@ -55,7 +55,12 @@ def sweep_dag(path: str, grid: Grid, text: str) -> DAG:
         ).expand_kwargs(list_groups(points, plan.output["groups"]))
         finish = FinishOperator.partial(task_id=FINISH_POINT, **store, **AFTER).expand(work=points)
         table = TabulateOperator(
-            task_id=FINISH, sweep=prepare.output["sweep"], outlets=[asset_of(job)], **store, **AFTER
+            task_id=FINISH,
+            sweep=prepare.output["sweep"],
+            asset=asset_of(job),
+            outlets=[AssetAlias(job.name)],
+            **store,
+            **AFTER,
         )
         tokenize >> plan >> chunk >> merge >> finish >> table
     return dag
@@ -80,21 +85,21 @@ class PreparePointsOperator(PrepareOperator):
 class TabulateOperator(StaticJobOperator):
     """`staticjob tabulate`: returns the table of all points, and emits it with the output asset.
 
-    sweep: URI of the prepared sweep, from prepare.
+    sweep: URI of the prepared sweep, from prepare. asset: what its outlets, aliases all, stand for.
     """
 
     template_fields = (*StaticJobOperator.template_fields, "sweep")
     operator_extra_links = (ReportLink(),)
 
-    def __init__(self, *, sweep: str, **kwargs: Any) -> None:
+    def __init__(self, *, sweep: str, asset: Asset, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.sweep = sweep
+        self.asset = asset
 
     def execute(self, context: Context) -> dict[str, Any]:
         result = self.run_step("tabulate", self.sweep)
         for outlet in self.outlets:
-            if isinstance(outlet, Asset):
-                context["outlet_events"][outlet].extra = result
+            context["outlet_events"][outlet].add(self.asset, extra=result)
         return result
 
 
