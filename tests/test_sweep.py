@@ -149,6 +149,13 @@ def test_the_table_shows_intervals_and_is_refused_while_a_point_is_not_finished(
     assert f"{value.low:.3f} to {value.high:.3f}" in page
 
 
+def test_all_points_together_are_cut_into_no_more_mapped_tasks_than_one_job(file: Path) -> None:
+    data = yaml.safe_load(file.read_text())
+    data["airflow"] = {"max_mapped_tasks": 5}
+    file.write_text(yaml.safe_dump(data))
+    assert [point.config.max_mapped_tasks for point in read_grid(file, None).points] == [2, 2]
+
+
 def test_a_sweeps_file_is_validated_with_all_its_points(file: Path) -> None:
     done = CliRunner().invoke(main, ["validate", str(file), "--json"])
     told = json.loads(done.stdout)

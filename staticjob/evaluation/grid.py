@@ -10,6 +10,7 @@ import datetime as dt
 import hashlib
 import itertools
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from staticjob.config.airflow import AirflowConfig
 from staticjob.config.explain import explain
 from staticjob.config.job import JobConfig
 from staticjob.config.job_file import apply_override, fill_date, read_job_file, validate_job
@@ -142,6 +144,9 @@ def read_grid(path: str | Path, date: dt.date | None, overrides: tuple[str, ...]
             raise ConfigError(f"{path}: metrics.{j}: the same as metrics.{i}; leave one out")
     base = validate_job(data, str(path))
     output = fill_date(base, date, str(path)).output.uri
+    # One run maps a step over the tasks of all points.
+    share = max(1, base.max_mapped_tasks // math.prod(map(len, grid.values())))
+    airflow = (base.airflow or AirflowConfig()).model_copy(update={"max_mapped_tasks": share})
     points: list[Point] = []
     for values in itertools.product(*grid.values()):
         settings = dict(zip(grid, values, strict=True))
@@ -156,7 +161,7 @@ def read_grid(path: str | Path, date: dt.date | None, overrides: tuple[str, ...]
             problem = _misfit(metric, config)
             if problem:
                 raise ConfigError(f"{path}: metrics.{number}: {metric.metric} {problem}")
-        points.append(Point(settings, config))
+        points.append(Point(settings, config.model_copy(update={"airflow": airflow})))
     return Grid(base, output, tuple(points), metrics)
 
 
