@@ -53,8 +53,8 @@ class Access:
 def connected(conn_id: str) -> Access:
     """Look a connection up, and its credentials.
 
-    Raises AirflowNotFoundException for an unknown connection, AirflowFailException for one that
-    gives no credentials.
+    Raises AirflowNotFoundException for an unknown connection, to be tried again: Airflow says the same
+    when a secrets backend does not answer. AirflowFailException for one that gives no credentials.
     """
     BaseHook.get_connection(conn_id)  # the hook would fall back to this machine's own credentials
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook
