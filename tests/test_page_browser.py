@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import airflow_home  # noqa: F401  (first: Airflow reads its settings at import)
@@ -18,13 +19,14 @@ from fabricate import Fabricated, fabricate
 from fastapi import FastAPI, Request
 from staticjob_airflow.page import app as page
 from staticjob_airflow.page import overview
-from staticjob_airflow.page.document import RunInfo
+from staticjob_airflow.page.document import RunInfo, Trend, TrendRun
 from staticjob_airflow.page.rights import RunKey, readable_run
 from staticjob_airflow.page.runs import Run
 from test_page_data import progress
 from test_units import AMOUNTS, COUNTS
 
 from staticjob import storage
+from staticjob.errors import InfrastructureError
 from staticjob.generating.outcome import Curve, Outcome, VllmWork
 from staticjob.ledger import Ledger
 from staticjob.records.status import Status
@@ -98,9 +100,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     thread.join()
 
 
-def _unprepared() -> Run:
-    """The newest run of the overview's only job."""
-    info = RunInfo(dag_id="d", run_id="bad", state="failed", started=None, ended=None, final=True)
+def _unprepared(dag_id: str = "d") -> Run:
+    """The newest run of a job of the overview, which has one."""
+    info = RunInfo(dag_id=dag_id, run_id="bad", state="failed", started=None, ended=None, final=True)
     return Run(info, None, prepare="failed", failure=EVIL)
 
 
@@ -202,6 +204,31 @@ def test_the_overview_says_why_the_newest_run_failed_beside_the_numbers_of_the_o
     assert _count(browser, "img") == 0
 
 
+def test_the_overview_goes_on_asking_when_all_its_runs_are_over_for_the_next_night_begins(
+    served: Served, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past = TrendRun(
+        finished="2026-01-31T04:00:00+00:00",
+        output="o",
+        fingerprint="f",
+        shown=True,
+        rows=1,
+        useful_share=1.0,
+        tokens_per_second=1.0,
+        seconds=1.0,
+        cost=None,
+        changes=(),
+    )
+    before = [served.find_run(RunKey("d", "before"))]
+    monkeypatch.setattr(overview, "trend_of", lambda status: Trend(runs=(past,)))
+    monkeypatch.setattr(overview, "prepared_before", lambda run: before if run.info.dag_id == "d" else [])
+    browser.open(served.url.partition("run?")[0])
+    browser.until("return document.querySelector('#jobs svg') !== null")
+    monkeypatch.setattr(page, "newest_runs", lambda dags: [_unprepared("a"), _unprepared("d")])
+    browser.until("return document.querySelectorAll('#jobs tbody tr').length === 2")
+    assert [_count(browser, f"#jobs tbody tr:nth-child({row}) svg") for row in (1, 2)] == [0, 1]
+
+
 def test_every_picture_and_table_has_a_name_and_every_control_a_label(
     served: Served, browser: Browser
 ) -> None:
@@ -220,9 +247,35 @@ def test_what_has_the_focus_keeps_it_while_the_page_is_brought_up_to_date(
 ) -> None:
     _open(served, browser, "focus")
     browser.script("document.querySelector('#chunks td a').focus()")
+    browser.script("getSelection().selectAllChildren(document.querySelector('#where dd:last-child'))")
     served.made.commit_chunk(2)
     browser.until("return document.querySelectorAll('#chunks .dot.done').length === 2")
     assert browser.script("return document.activeElement.innerText") == "log [0]"
+    assert browser.script("return getSelection().toString()") == served.made.work.uri
+
+
+def test_a_run_that_failed_by_its_row_errors_leads_to_the_report_of_them(
+    served: Served, browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = fabricate(tmp_path, statuses=(Status.OK, Status.ERROR))
+    info = RunInfo(dag_id="d", run_id="errors", state="failed", started=None, ended=None, final=True)
+    monkeypatch.setattr(page, "find_run", lambda key: Run(info, failed.work.uri, failed="finish"))
+    _open(served, browser, "errors")
+    assert "limits.max_error_rate allows 1.00%" in _text(browser, "#trouble")
+    assert _text(browser, "#actions") == "Report Manifest"
+
+
+def test_trouble_that_has_passed_is_not_shown_any_more(
+    served: Served, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(key: RunKey) -> Run:
+        raise InfrastructureError("the store is busy")
+
+    _open(served, browser, "passing")
+    with monkeypatch.context() as patch:
+        patch.setattr(page, "find_run", fail)
+        browser.until("return document.querySelector('#message').innerText.includes('the store is busy')")
+    browser.until("return document.querySelector('#message').hidden")
 
 
 def test_a_page_stops_asking_when_its_run_is_over(served: Served, browser: Browser) -> None:

@@ -76,6 +76,7 @@ def _info(status: JobStatus) -> JobInfo:
         fingerprint=status.prepared.fingerprint,
         device=source.device if source else None,
         dtype=source.dtype if source else None,
+        reported=status.report is not None,
     )
 
 

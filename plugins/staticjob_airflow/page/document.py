@@ -42,6 +42,7 @@ class JobInfo(Part):
     fingerprint: str
     device: str | None
     dtype: str | None
+    reported: bool = Field(description="the end of the run leaves a report, too many row errors or not")
 
 
 class Totals(Part):

@@ -27,6 +27,14 @@ export function setHidden(node, hidden) {
   if (node.hidden !== hidden) node.hidden = hidden;
 }
 
+// Elements of a text each, [tag, text], made anew only where one has changed: a selection in them stays.
+export function fillTexts(node, items) {
+  const key = JSON.stringify(items);
+  if (node.dataset.key === key) return;
+  node.dataset.key = key;
+  node.replaceChildren(...items.map(([tag, text]) => element(tag, {}, text)));
+}
+
 // Fill a table's body with rows of cells: a text, or { text, class, dot, href, header }.
 // Rows and links that stay are kept as they are, with the focus and the selection in them.
 export function fillTable(table, rows) {

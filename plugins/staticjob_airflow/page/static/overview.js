@@ -11,9 +11,8 @@ function show({ jobs }) {
   fillTable(find("jobs"), jobs.map(line));
   jobs.forEach((job, at) => {
     const cell = find("jobs").tBodies[0].rows[at].cells[6];
-    if (job.trend.runs.length) cell.replaceChildren(picture(job));
+    cell.replaceChildren(...(job.trend.runs.length ? [picture(job)] : []));
   });
-  return jobs.length > 0 && jobs.every((job) => job.run.final);
 }
 
 function line({ run, notice, facts_of: facts, rows_done: done, rows, useful_share: share, cost }) {

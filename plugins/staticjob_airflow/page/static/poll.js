@@ -1,4 +1,4 @@
-// Asking again: soon while something changes, ever later while nothing does, never when it is over.
+// Asking again: soon while something changes, ever later while nothing does, never when show says it is over.
 
 const FIRST = 2000;
 const LONGEST = 30000;
@@ -33,6 +33,7 @@ export async function poll(url, show, trouble) {
     } catch (error) {
       trouble(error);
       if (error.refused) return;
+      last = ""; // the next answer is shown over the trouble, whatever it is
       wait = Math.min(wait * 2, LONGEST);
     }
     await new Promise((resolve) => setTimeout(resolve, wait));

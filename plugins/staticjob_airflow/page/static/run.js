@@ -1,7 +1,7 @@
 // The page of one run: asks for its document until the run is over, and shows each answer.
 
 import { showChunks } from "./chunks.js";
-import { element, fillTable, find, setHidden, setText } from "./dom.js";
+import { element, fillTable, fillTexts, find, setHidden, setText } from "./dom.js";
 import { dagId, logUrl, runId, runUrl } from "./links.js";
 import { bar, curve, ladder } from "./pictures.js";
 import { fetchJson, poll } from "./poll.js";
@@ -27,11 +27,10 @@ function showJob(run, job) {
   setText(find("name"), job.info.name);
   document.title = `${job.info.name} · Static batch`;
   setText(find("lead"), lead(job));
-  find("where").replaceChildren(
-    ...[["from", job.info.input], ["to", job.info.output], ["work", job.info.work]].flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]),
-  );
+  const { input, output, work } = job.info;
+  fillTexts(find("where"), [["dt", "from"], ["dd", input], ["dt", "to"], ["dd", output], ["dt", "work"], ["dd", work]]);
   showTrouble(job.trouble);
-  setHidden(find("actions"), job.info.state !== "done");
+  setHidden(find("actions"), !(job.info.reported && (run.final || job.info.state === "done")));
   if (!job.totals) return;
   showTiles(run, job);
   const label = sentence(run, job.totals);
@@ -146,7 +145,7 @@ function showRows({ statuses, rows_pending: pending, errors }) {
 
 function showTrouble(lines) {
   setHidden(find("trouble"), lines.length === 0);
-  find("trouble").replaceChildren(...lines.map((line) => element("li", {}, line)));
+  fillTexts(find("trouble"), lines.map((line) => ["li", line]));
 }
 
 // The trend grows when a run ends: asked for once at first, and once more then.
