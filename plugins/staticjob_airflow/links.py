@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.configuration import conf
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def page_url(page: str, dag_id: str, run_id: str, **more: str) -> str:
-    """Address of a page of the run, where people reach Airflow."""
-    base = conf.get("api", "base_url", fallback="http://localhost:8080").rstrip("/")
-    return f"{base}/{MOUNT}/{page}?{urlencode({'dag_id': dag_id, 'run_id': run_id, **more})}"
+    """Address of a page of the run, on the host where people reach Airflow: workers need not know it."""
+    prefix = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
+    return f"{prefix}/{MOUNT}/{page}?{urlencode({'dag_id': dag_id, 'run_id': run_id, **more})}"
 
 
 class RunPageLink(BaseOperatorLink):
