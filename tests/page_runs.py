@@ -49,17 +49,17 @@ def add_run(dag_id: str, *, state: str = "success", tag: str = "staticjob", work
             push(session, run, "prepare", "work", work)
 
 
-def add_later_run(dag_id: str, run_id: str, tasks: dict[str, str], failure: str | None = None) -> None:
-    """A failed run after the DAG's first, with these states of its tasks; `prepare` has pushed no work."""
+def add_later_run(dag_id: str, run_id: str, tasks: dict[str, str], **pushed: str) -> None:
+    """A failed run after the DAG's first, with these states of its tasks, and this pushed by `prepare`."""
     with create_session() as session:
         run = DagRun(dag_id=dag_id, run_id=run_id, run_type="manual", state="failed", run_after=NIGHT)
         session.add(run)
         session.flush()
         for task_id, state in tasks.items():
             add_task(session, run, task_id, state)
-        if failure is not None:
+        for key, value in pushed.items():
             place = {"dag_id": dag_id, "run_id": run_id, "task_id": "prepare", "map_index": -1}
-            session.add(XComModel(dag_run_id=run.id, **place, key="failure", value=failure))
+            session.add(XComModel(dag_run_id=run.id, **place, key=key, value=value))
 
 
 def serialize(dag_id: str, made: Fabricated, aws_conn_id: str) -> None:

@@ -85,9 +85,12 @@ def test_a_job_that_skips_skips_all_that_follows_whatever_its_trigger_rule(
     data = job("s3://b").model_dump(mode="json") | {"airflow": {"on_missing_input": "skip"}}
     dag = job_dag("/jobs/a.yaml", validate_job(data, "a.yaml"), "")
     operator = dag.get_task("prepare")
+    pushed: dict[str, str] = {}
+    ti = SimpleNamespace(xcom_push=pushed.__setitem__)
     with pytest.raises(DownstreamTasksSkipped) as caught:
-        operator.execute(context())
+        operator.execute({**context(), "ti": ti})
     assert set(caught.value.tasks) == set(dag.task_ids) - {"prepare"}
+    assert pushed == {"missing_input": URI}
 
 
 def test_a_job_that_waits_leaves_its_worker_and_goes_on_when_the_data_has_come(

@@ -11,9 +11,14 @@ import pytest
 from airflow.api_fastapi.app import create_app, get_auth_manager
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.models.dag import DagTag
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
 from airflow.models.pool import Pool
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG
+from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from airflow.utils.db import initdb
 from airflow.utils.session import create_session
 from airflow_runs import connection
@@ -137,6 +142,18 @@ def test_a_run_of_a_dag_that_is_no_job_is_not_shown(server: TestClient, made: Fa
         assert (answer.status_code, "foreign has no run" in answer.json()["detail"]) == (404, True)
 
 
+def test_a_dag_of_somebody_elses_that_has_the_tag_spoils_no_other_line(
+    server: TestClient, made: Fabricated
+) -> None:
+    dag = DAG("theirs", tags=["staticjob"], schedule=None)
+    dag.add_task(EmptyOperator(task_id="consume"))
+    add_run("theirs")
+    SerializedDagModel.write_dag(LazyDeserializedDAG.from_dag(dag), bundle_name="bundle")
+    assert "Nothing is known" in _line(server, "theirs")["notice"]["text"]
+    with create_session() as session:
+        session.query(DagTag).filter_by(dag_id="theirs").delete()
+
+
 def test_the_overview_lists_the_newest_run_of_every_job(server: TestClient, made: Fabricated) -> None:
     lines = server.get("/staticjob/api/jobs", headers=_as("viewer")).json()["jobs"]
     assert [(line["run"]["dag_id"], line["rows"] is None) for line in lines] == [
@@ -210,7 +227,7 @@ def test_a_run_that_cannot_prepare_says_why_and_does_not_hide_the_numbers_of_the
     before = _line(server, "nights")
     assert (before["facts_of"], before["notice"]) == (None, None)
     why = "staticjob prepare: limits.max_lenght: unknown key"
-    add_later_run("nights", "bad", {"prepare": "failed"}, why)
+    add_later_run("nights", "bad", {"prepare": "failed"}, failure=why)
     line = _line(server, "nights")
     assert (line["run"]["run_id"], line["run"]["state"], line["facts_of"]["run_id"]) == ("bad", "failed", RUN)
     numbers = ("rows", "rows_done", "useful_share", "cost", "trend")
@@ -233,7 +250,7 @@ def test_a_run_that_failed_after_prepare_says_at_which_task(server: TestClient, 
 
 def test_a_run_that_was_skipped_for_its_missing_input_says_so(server: TestClient, made: Fabricated) -> None:
     add_run("gaps", work=made.work.uri)
-    add_later_run("gaps", "none", {"prepare": "success", "finish": "skipped"})
+    add_later_run("gaps", "none", {"prepare": "success", "finish": "skipped"}, missing_input="s3://b/in")
     line = _line(server, "gaps")
     assert line["notice"] == _notice(server, "gaps", "none")
     assert line["notice"]["text"].startswith("Input missing: skipped")
@@ -242,6 +259,13 @@ def test_a_run_that_was_skipped_for_its_missing_input_says_so(server: TestClient
         run = session.query(DagRun).filter_by(dag_id="gaps", run_id="none").one()
         note.on_dag_run_success(run, "")
         assert run.note == "staticjob: skipped, its input was missing; when the data has come, clear prepare"
+    # A person who ends a run by hand has Airflow skip what had not begun.
+    add_later_run("gaps", "ended", {"prepare": "success", "finish": "skipped"})
+    assert "Input missing" not in _notice(server, "gaps", "ended")["text"]
+    with create_session() as session:
+        run = session.query(DagRun).filter_by(dag_id="gaps", run_id="ended").one()
+        note.on_dag_run_success(run, "")
+        assert run.note is None
 
 
 def test_a_run_that_waits_for_a_pool_that_does_not_exist_says_which(
@@ -331,15 +355,26 @@ def test_a_run_that_succeeds_is_noted_and_a_persons_note_is_kept(server: TestCli
         assert run.note == (
             "staticjob: 240 rows (238 ok, 2 empty), 92.3% useful, 58.1 s on the device, $0.04"
         )
-        run.note = "looked at by Ann"
+        note.on_dag_run_running(run, "")  # cleared, it runs again
+        assert run.note is None
         note.on_dag_run_success(run, "")
+        session.flush()
+        note.on_dag_run_failed(run, "")
+        assert run.note is None
+        run.note = "looked at by Ann"
+        for ends in (note.on_dag_run_running, note.on_dag_run_failed, note.on_dag_run_success):
+            ends(run, "")
         assert run.note == "looked at by Ann"
     assert note.summary({**result, "reused": True}).endswith("58.1 s on the device, $0.04 by an earlier run")
 
 
-def test_links_lead_from_a_task_to_the_page_of_its_run() -> None:
+def test_links_lead_from_a_task_to_the_page_of_its_run_wherever_airflow_is_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     key = type("Key", (), {"dag_id": "a b", "run_id": RUN, "task_id": "chunk", "map_index": 3})()
     operator: Any = None
     run = "run_id=scheduled__2026-01-31T02%3A00%3A00%2B00%3A00"
-    assert RunPageLink().get_link(operator, ti_key=key).endswith(f"/staticjob/run?dag_id=a+b&{run}&task=3")
-    assert ReportLink().get_link(operator, ti_key=key).endswith(f"/staticjob/report?dag_id=a+b&{run}")
+    assert RunPageLink().get_link(operator, ti_key=key) == f"/staticjob/run?dag_id=a+b&{run}&task=3"
+    assert ReportLink().get_link(operator, ti_key=key) == f"/staticjob/report?dag_id=a+b&{run}"
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://example.com/nights/")
+    assert ReportLink().get_link(operator, ti_key=key) == f"/nights/staticjob/report?dag_id=a+b&{run}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.listeners import hookimpl
 
-from staticjob_airflow.names import FINISH, PREPARE, TAG
+from staticjob_airflow.names import FINISH, MISSING, PREPARE
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -20,56 +20,58 @@ OURS = "staticjob: "
 
 @hookimpl
 def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
-    """Note a pool that does not exist as the run starts; its success is noted over it."""
+    """Note a pool that does not exist as the run starts, over what was noted when it ended before."""
     from sqlalchemy.orm import object_session
 
     from staticjob_airflow.pools import missing_pools, without_pool
 
     session = object_session(dag_run)
-    if session is None or not _may_note(dag_run):
-        return
-    for name in missing_pools(session, dag_run)[:1]:
-        dag_run.note = f"{OURS}at its start, {without_pool(name)}"
+    names = missing_pools(session, dag_run) if session else ()
+    _note(dag_run, f"at its start, {without_pool(names[0])}" if names else None)
+
+
+@hookimpl
+def on_dag_run_failed(dag_run: DagRun, msg: str) -> None:
+    """Leave no note of a start or of a success: neither says why the run failed, as its page does."""
+    _note(dag_run, None)
 
 
 @hookimpl
 def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
-    """Note what `finish` returned, or that the input was missing, unless a person wrote a note."""
-    from airflow.models.xcom import XComModel
+    """Note what `finish` returned, or that the input was missing: such a run is green too."""
     from sqlalchemy.orm import object_session
 
     session = object_session(dag_run)
-    if session is None or not _may_note(dag_run):
+    if session is None:
         return
+    result = _pushed(session, dag_run, FINISH, "return_value")
+    if _pushed(session, dag_run, PREPARE, MISSING):
+        _note(dag_run, f"skipped, its input was missing; when the data has come, clear {PREPARE}")
+    elif isinstance(result, dict) and "useful_share" in result:
+        _note(dag_run, summary(result))
+    else:
+        _note(dag_run, None)
+
+
+def _pushed(session: Session, dag_run: DagRun, task_id: str, key: str) -> Any:
+    """What a task of the run has pushed under this key; None for nothing."""
+    from airflow.models.xcom import XComModel
+
     query = XComModel.get_many(
-        run_id=dag_run.run_id, key="return_value", task_ids=FINISH, dag_ids=dag_run.dag_id, limit=1
+        run_id=dag_run.run_id, key=key, task_ids=task_id, dag_ids=dag_run.dag_id, limit=1
     )
     found = session.scalar(query)
-    result = None if found is None else XComModel.deserialize_value(found)
-    if isinstance(result, dict) and "useful_share" in result:
-        dag_run.note = OURS + summary(result)
-    elif _was_skipped(session, dag_run):
-        dag_run.note = f"{OURS}skipped, its input was missing; when the data has come, clear {PREPARE}"
+    return None if found is None else XComModel.deserialize_value(found)
 
 
-def _was_skipped(session: Session, dag_run: DagRun) -> bool:
-    """Whether `prepare` found no input and skipped all that follows: such a run is green too."""
-    from airflow.models.dag import DagTag
-    from airflow.models.taskinstance import TaskInstance
-    from sqlalchemy import select
-
-    query = (
-        select(TaskInstance.state)
-        .join(DagTag, DagTag.dag_id == TaskInstance.dag_id)
-        .where(TaskInstance.dag_id == dag_run.dag_id, TaskInstance.run_id == dag_run.run_id)
-        .where(TaskInstance.task_id == FINISH, DagTag.name == TAG)
-    )
-    return session.scalar(query) == "skipped"
-
-
-def _may_note(dag_run: DagRun) -> bool:
-    """Whether no person wrote a note."""
-    return not dag_run.note or dag_run.note.startswith(OURS)
+def _note(dag_run: DagRun, text: str | None) -> None:
+    """Write this note, or none, over one of ours; what a person wrote stays."""
+    if dag_run.note and not dag_run.note.startswith(OURS):
+        return
+    if text is not None:
+        dag_run.note = OURS + text
+    elif dag_run.note:
+        dag_run.dag_run_note = None
 
 
 def summary(result: dict[str, Any]) -> str:

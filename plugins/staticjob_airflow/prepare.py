@@ -23,7 +23,7 @@ from staticjob_airflow.adhoc import job_from_form
 from staticjob_airflow.base import StaticJobOperator
 from staticjob_airflow.command import Outcome
 from staticjob_airflow.dates import date_of_run
-from staticjob_airflow.names import FAILURE
+from staticjob_airflow.names import FAILURE, MISSING
 
 OVERRIDES = "set"
 LOOK_SECONDS = 60.0  # between two looks at a missing input
@@ -32,7 +32,7 @@ LOOK_SECONDS = 60.0  # between two looks at a missing input
 class PrepareOperator(StaticJobOperator):
     """`staticjob prepare`: returns the names of the splits; pushes the URIs `work` and `output`.
 
-    When it fails it pushes the reason instead, for the run page.
+    When it fails or skips it pushes the reason instead, for the run page.
 
     job: path of the job file; None takes the job from the run's form (see `adhoc.py`).
     timezone: of the schedule; decides which day a run belongs to.
@@ -93,6 +93,7 @@ class PrepareOperator(StaticJobOperator):
         missing = missing_input(outcome)
         if missing and self.on_missing_input == "skip":
             self.log.info("No data at %s: all that follows is skipped", missing)
+            context["ti"].xcom_push(MISSING, missing)  # a person who ends a run has Airflow skip steps, too
             raise DownstreamTasksSkipped(tasks=sorted(self.get_flat_relative_ids(upstream=False)))
         if missing and self.on_missing_input == "wait":
             self._wait(missing, until)

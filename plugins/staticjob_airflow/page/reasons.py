@@ -25,7 +25,7 @@ def without_job(run: Run) -> Notice:
     if run.prepare == "deferred":
         return Notice(text=WAITING)
     if run.prepare == "success":
-        return Notice(text=SKIPPED if run.finish == "skipped" else LOST)
+        return Notice(text=SKIPPED if run.missing else LOST)
     return Notice(text=NOT_PREPARED)
 
 

@@ -14,7 +14,7 @@ from airflow.utils.session import create_session
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from staticjob_airflow.names import FAILURE, FINISH, PREPARE, TAG
+from staticjob_airflow.names import FAILURE, MISSING, PREPARE, TAG
 from staticjob_airflow.page.document import RunInfo
 from staticjob_airflow.page.rights import RunKey
 from staticjob_airflow.pools import missing_pools
@@ -33,7 +33,8 @@ class Run:
 
     sweep: output folder of a run that is a sweep; such a run has many jobs, and no `work`.
     aws_conn_id: connection to the store, None for the credentials of whoever reads.
-    prepare, finish: states of these tasks. failure: why `prepare` failed, where it could still say so.
+    prepare: state of this task. failure: why it failed, where it could still say so. missing: the input
+        for want of which it skipped all that follows.
     failed: the first of the tasks after `prepare` that failed and is not tried again.
     missing_pools: pools that its tasks name and that do not exist; looked for until the run is over.
     number: Airflow's own, larger for later runs.
@@ -44,8 +45,8 @@ class Run:
     sweep: str | None = None
     aws_conn_id: str | None = None
     prepare: str | None = None
-    finish: str | None = None
     failure: str | None = None
+    missing: str | None = None
     failed: str | None = None
     missing_pools: tuple[str, ...] = ()
     number: int = 0
@@ -114,29 +115,28 @@ def _run(session: Session, run: DagRun) -> Run:
     )
     # As it was parsed: the connection of the run's tasks is never what a task has pushed.
     dag = _dags.get_dag_for_run(run, session)
-    states = _states(session, run)
+    prepare = dag.task_dict.get(PREPARE) if dag else None  # a DAG of somebody else's may have the tag
     return Run(
         info,
         pushed("work"),
         sweep=pushed("output") if pushed("sweep") else None,
-        aws_conn_id=getattr(dag.get_task(PREPARE), "aws_conn_id", None) if dag else None,
-        prepare=states.get(PREPARE),
-        finish=states.get(FINISH),
+        aws_conn_id=getattr(prepare, "aws_conn_id", None),
+        prepare=_state_of_prepare(session, run),
         failure=pushed(FAILURE),
+        missing=pushed(MISSING),
         failed=_failed(session, run),
         missing_pools=() if info.final else missing_pools(session, run),
         number=run.id,
     )
 
 
-def _states(session: Session, run: DagRun) -> dict[str, str]:
-    """States of the run's first and last task, where they have one."""
-    query = select(TaskInstance.task_id, TaskInstance.state).where(
+def _state_of_prepare(session: Session, run: DagRun) -> str | None:
+    query = select(TaskInstance.state).where(
         TaskInstance.dag_id == run.dag_id,
         TaskInstance.run_id == run.run_id,
-        TaskInstance.task_id.in_((PREPARE, FINISH)),
+        TaskInstance.task_id == PREPARE,
     )
-    return {task: str(state) for task, state in session.execute(query) if state is not None}
+    return session.scalar(query)
 
 
 def _failed(session: Session, run: DagRun) -> str | None:
