@@ -159,6 +159,11 @@ def test_markup_in_a_text_stays_text(served: Served, browser: Browser) -> None:
     assert _count(browser, "img") == 0
 
 
+def test_a_long_name_does_not_make_the_page_wider_than_its_window(served: Served, browser: Browser) -> None:
+    _open(served, browser, "n" * 300)
+    assert browser.script("return document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_a_chunk_that_generates_is_drawn_with_its_handover(served: Served, browser: Browser) -> None:
     _open(served, browser, "texts")
     assert _text(browser, "#curves figcaption") == (
