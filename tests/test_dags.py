@@ -208,7 +208,7 @@ def test_a_sweeps_file_is_a_dag_whose_steps_are_mapped_over_all_points(tmp_path:
     [
         ({"sweep": {"limits.max_length": 64}}, "s.yaml: sweep: expected fields with lists of values"),
         ({"sweep": {"limits.max_lenth": [64]}}, "did you mean 'max_length'?"),
-        ({"metrics": [{"metric": "accuracy"}]}, "s.yaml: metrics.0.gold: Field required"),
+        ({"metrics": [{"metric": "accuracy"}]}, "s.yaml: metrics.0: gold is required"),
     ],
 )
 def test_a_sweep_that_does_not_fit_is_an_error_of_its_file(
