@@ -98,7 +98,7 @@ def test_a_broken_job_file_shows_as_an_import_error_and_hides_no_other_dag(
             _job("x", airflow={"schedule": "every night"}),
             "x.yaml: airflow.schedule 'every night': not a cron",
         ),
-        # Airflow would accept it, and then store none of the folder's DAGs.
+        # Airflow would accept it and never run it.
         (_job("x", airflow={"schedule": "0 2 30 2 *"}), "x.yaml: airflow.schedule '0 2 30 2 *': not a cron"),
         (_job("x", airflow={"timezone": "Mars/Base"}), "x.yaml: airflow.timezone 'Mars/Base': no such"),
         (_job("x", input={"uri": "s3://b/{day}", "columns": {"text": "t"}}), "unknown placeholder {day}"),
