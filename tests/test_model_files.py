@@ -78,7 +78,7 @@ class TestResolve:
         (package / "deep" / "model").mkdir(parents=True)
         (package / "__init__.py").write_text("raise SystemExit('imported')")
         code = (
-            "from staticjob.models.model_files import resolve; from staticjob.config import ModelConfig; "
+            "from staticjob.models.model_files import resolve; from staticjob.config.job import ModelConfig; "
             "print(resolve(ModelConfig(path='weights_package/deep/model')))"
         )
         command = [sys.executable, "-c", f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; {code}"]
