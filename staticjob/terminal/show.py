@@ -19,7 +19,8 @@ def show_plan(plan: Plan, console: Console) -> None:
     statuses = " · ".join(f"{number:,} {status}" for status, number in plan.statuses.items())
     rows = sum(plan.file_rows)
     elements = f" with {plan.items:,} elements" if plan.items != rows else ""
-    console.print(Text(f"{rows:,} rows{elements} in {len(plan.file_rows):,} files: {statuses or 'none'}"))
+    files = plural(len(plan.file_rows), "file")
+    console.print(Text(f"{plural(rows, 'row')}{elements} in {files}: {statuses or 'none'}"))
     for error in plan.first_errors[:5]:
         console.print(Text(f"  {error.file} {error.at}: {error.status}: {error.reason}", style="yellow"))
     if plan.rungs:
@@ -38,7 +39,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _ladder(plan: Plan) -> Table:
-    title = f"Ladder: {len(plan.rungs)} rungs, {plan.token_budget:,} slots a batch"
+    title = f"Ladder: {plural(len(plan.rungs), 'rung')}, {plan.token_budget:,} slots a batch"
     table = _table(title, "rung", "batch", "rows", "batches", "slots", "padding", "dummy", "useful")
     table.show_footer = True
     for rung in plan.rungs:
@@ -86,7 +87,7 @@ def _orders(plan: Plan) -> Table:
 
 def _memory(plan: Plan) -> Table:
     memory = plan.memory
-    free = "unknown" if memory.available is None else f"{size(memory.available)} free"
+    free = "free memory unknown" if memory.available is None else f"{size(memory.available)} free"
     title = f"Memory on {memory.device} ({memory.dtype}): {size(memory.peak)} at most, {free}"
     shapes = _worth_showing(memory.shapes)
     table = _table(title, "term", *(f"{s.batch}×{s.length}" for s in shapes), "arithmetic of the largest")
