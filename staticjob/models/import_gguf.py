@@ -15,6 +15,8 @@ from typing import Any
 from staticjob.errors import ConfigError, InfrastructureError, shortened
 
 MAGIC = b"GGUF"
+# What transformers reads the format with; the extra `gguf` has them.
+READERS = ("gguf", "accelerate")
 
 
 def import_gguf(source: Path, target: Path) -> None:
@@ -44,8 +46,9 @@ def _check(source: Path, target: Path) -> None:
         raise ConfigError(f"GGUF file {source}: {error.strerror or error}") from None
     if magic != MAGIC:
         raise ConfigError(f"GGUF file {source}: does not start with 'GGUF'; give a model in GGUF format")
-    if importlib.util.find_spec("gguf") is None:
-        raise ConfigError(f"GGUF file {source}: reading it needs the package gguf; pip install gguf")
+    missing = [package for package in READERS if importlib.util.find_spec(package) is None]
+    if missing:
+        raise ConfigError(f"GGUF file {source}: reading it needs more packages; pip install {' '.join(missing)}")
     if target.exists():
         raise ConfigError(f"target {target}: exists already; remove it or name another directory")
 
