@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 
 import pytest
@@ -46,6 +47,17 @@ def test_a_file_that_is_not_gguf_is_refused_in_one_line(tmp_path):
     with pytest.raises(ConfigError, match="No such file"):
         import_gguf(tmp_path / "none.gguf", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_what_reading_needs_and_is_not_installed_is_named(tmp_path, monkeypatch):
+    source = tmp_path / "model.gguf"
+    source.write_bytes(b"GGUF" + bytes(64))
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "accelerate" else found(name)
+    )
+    with pytest.raises(ConfigError, match="reading it needs more; pip install accelerate"):
+        import_gguf(source, tmp_path / "out")
 
 
 def test_a_damaged_gguf_leaves_nothing_behind(tmp_path):

@@ -48,7 +48,7 @@ def _check(source: Path, target: Path) -> None:
         raise ConfigError(f"GGUF file {source}: does not start with 'GGUF'; give a model in GGUF format")
     missing = [package for package in READERS if importlib.util.find_spec(package) is None]
     if missing:
-        raise ConfigError(f"GGUF file {source}: reading it needs more packages; pip install {' '.join(missing)}")
+        raise ConfigError(f"GGUF file {source}: reading it needs more; pip install {' '.join(missing)}")
     if target.exists():
         raise ConfigError(f"target {target}: exists already; remove it or name another directory")
 
