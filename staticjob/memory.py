@@ -26,12 +26,14 @@ DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 # resident once two lanes have run, measured with torch 2.13 on Linux x86-64. On CUDA the driver's context,
 # kernels and the cuBLAS workspace take about as much.
 RUNTIME_BYTES = {"cpu": 590 * MIB, "cuda": 640 * MIB}
-# Of a chunk of logits: as computed, and normalised; and the next is computed before the last is given back.
-LOGIT_COPIES = 3
+# Of a chunk of logits: as computed, and normalised.
+LOGIT_COPIES = 2
 # A CPU's lanes share one heap that never shrinks. glibc keeps the few bytes before an aligned block for small
 # objects, so that the next block of the same size does not fit where the last was: for what comes and goes
 # this much is held of what lives (1.4 to 2.1 measured with 2 lanes; 1.0 with glibc's thread caches off).
 HEAP_HOLES = 1.9
+# The same of chunks of logits, the largest blocks there are: the most that was measured.
+LOGIT_HOLES = 2.1
 # The same of a decoder's lanes, which allocate less often (measured with SmolLM2-135M, 2 lanes).
 DECODER_HOLES = 1.5
 # Nodes and kernel arguments of one captured graph, apart from the pool that all graphs share.
@@ -196,7 +198,7 @@ def _shape_memory(
         terms.append(_term("attention scores", *scores))
     if head.logits:
         chunk = lanes, (head.logits, "logits"), (LOGIT_COPIES, "copies")
-        terms.append(_term("logits", *chunk, _holes(target, HEAP_HOLES), (4, "B")))
+        terms.append(_term("logits", *chunk, _holes(target, LOGIT_HOLES), (4, "B")))
     if target.kind == "cpu":
         # As computed, in one piece, and sorted: on a GPU's host this is not the device's memory.
         terms.append(_term("chunk results", (rows, "rows"), (3, "copies"), (head.row_bytes, "B")))
