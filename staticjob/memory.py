@@ -45,6 +45,8 @@ BEST_BUDGETS = {"cpu": (2_048, 1_024), "cuda": (65_536,)}
 ALIGNMENT = {"cpu": 1, "cuda": 8}
 # Allocators round up and fragment: this share of what is free is planned with.
 USABLE_SHARE = 0.9
+# Terms that are there whatever the shapes.
+FIXED_TERMS = frozenset({"runtime", "weights", "head weights", "prepacked weights"})
 # A number and its unit.
 Factor = tuple[float, str]
 
@@ -139,11 +141,17 @@ def does_not_fit(plan: MemoryPlan, wanted: int | None) -> ConfigError:
     shape = max(plan.shapes, key=lambda s: s.bytes)
     terms = " + ".join(f"{term.name} {size(term.bytes)}" for term in shape.terms)
     rows = f"{plural(shape.batch, 'row')} of {shape.length} tokens"
-    advice = "lower batching.token_budget" if wanted and shape.batch > 1 else "lower limits.max_length"
+    room = (plan.available or 0) * USABLE_SHARE
+    if sum(term.bytes for term in shape.terms if term.name in FIXED_TERMS) > room:
+        advice = "no smaller batch will fit: use"
+    elif wanted and shape.batch > 1:
+        advice = "lower batching.token_budget, or use"
+    else:
+        advice = "lower limits.max_length, or use"
     return ConfigError(
         f"not enough memory for {rows}: {terms} = {size(shape.bytes)}, but {plan.device} has "
-        f"{size(plan.available or 0)} free, {USABLE_SHARE:.0%} of it planned with; {advice}, or use a "
-        "smaller dtype or a larger device"
+        f"{size(plan.available or 0)} free, {USABLE_SHARE:.0%} of it planned with; {advice} a smaller dtype "
+        "or a larger device"
     )
 
 

@@ -135,7 +135,14 @@ def test_a_job_that_cannot_fit_one_row_is_refused_with_the_arithmetic() -> None:
     assert "1 row of 512 tokens" in message
     assert "weights 86.6 MiB" in message
     assert "300.0 MiB free" in message
+    assert "no smaller batch will fit: use a smaller dtype or a larger device" in message
     assert "\n" not in message
+
+
+def test_a_row_that_does_not_fit_beside_weights_that_do_is_advised_to_be_shorter() -> None:
+    fixed = predict(MODEL_CONFIG, Target("cpu", "float32"), [Held(1, 1, 1)], HEAD).peak
+    with pytest.raises(ConfigError, match=r"1 row of 512 tokens.*lower limits\.max_length, or use"):
+        fit_budget(MODEL_CONFIG, Target("cpu", "float32", int(fixed * 1.01 / 0.9)), 512, HEAD)
 
 
 def test_a_given_budget_that_does_not_fit_is_refused_and_not_changed() -> None:

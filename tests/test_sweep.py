@@ -178,7 +178,9 @@ def test_binary_embeddings_are_compared_by_their_signs(
     gold = [0.1, 0.9, 0.4, 0.6, 0.2, 0.7]
     sink = io.BytesIO()
     texts = list(map(words, rows([5, 9, 3, 7, 11, 2, 8, 4, 6, 10, 12, 13])))
-    pairs = {"text": texts, "pair": [i // 2 for i in range(12)], "gold": [g for g in gold for _ in "ab"]}
+    # pandas writes times in nanoseconds, which Python's own do not hold.
+    times = pa.array([1 + i // 2 for i in range(12)], pa.timestamp("ns"))
+    pairs = {"text": texts, "pair": times, "gold": [g for g in gold for _ in "ab"]}
     pq.write_table(pa.table(pairs), sink)
     storage.put(f"{tmp_path}/in/p.parquet", sink.getvalue())
     data = {

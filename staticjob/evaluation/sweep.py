@@ -146,4 +146,10 @@ def _read(output: Output, manifest: Manifest, columns: set[str]) -> Iterator[pa.
     for file in manifest.files:
         with pa.BufferReader(storage.read(output.file(file.path))) as source:
             parquet = pq.ParquetFile(source)
-            yield parquet.read([name for name in parquet.schema_arrow.names if name in columns])
+            table = parquet.read([name for name in parquet.schema_arrow.names if name in columns])
+            yield table.cast(pa.schema(_for_python(field) for field in table.schema))
+
+
+def _for_python(field: pa.Field) -> pa.Field:
+    """Python's times end at microseconds: those in nanoseconds, which may be groups, become whole numbers."""
+    return field.with_type(pa.int64()) if getattr(field.type, "unit", None) == "ns" else field
