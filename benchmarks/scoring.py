@@ -150,6 +150,8 @@ def main() -> None:
         match = Match(title, "staticjob logprob", "lm-evaluation-harness", causal, pairs)
         beside = f"lm-evaluation-harness: its Hugging Face backend, batch_size={HARNESS_BATCH}"
         write("Scoring: log-probabilities", match, arguments.rounds, beside)
+    elif arguments.pairs:
+        print(f"log-probabilities: left out, there is no {'model' if GSM8K.exists() else GSM8K}")
     if arguments.documents:
         with tempfile.TemporaryDirectory() as folder:
             model_dir, columns = reranker(Path(folder)), documents(arguments.documents)

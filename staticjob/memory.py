@@ -23,9 +23,10 @@ from staticjob.units import plural, size
 MIB = 2**20
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 # Python with torch, transformers and pyarrow loaded, and the buffers of a few matrix products: 560 to 590 MiB
-# resident once two lanes have run, measured with torch 2.13 on Linux x86-64. On CUDA the driver's context,
-# kernels and the cuBLAS workspace take about as much.
-RUNTIME_BYTES = {"cpu": 590 * MIB, "cuda": 640 * MIB}
+# resident once two lanes have run, measured with torch 2.13 on Linux x86-64 (Zen 3, AVX2), and 40 more where
+# the products use AVX-512 (Zen 4). On CUDA the driver's context, kernels and the cuBLAS workspace take about
+# as much.
+RUNTIME_BYTES = {"cpu": 620 * MIB, "cuda": 640 * MIB}
 # Of a chunk of logits: as computed, and normalised.
 LOGIT_COPIES = 2
 # A CPU's lanes share one heap that never shrinks. glibc keeps the few bytes before an aligned block for small
@@ -242,7 +243,10 @@ def _decode_memory(
 
 
 def _packed(sizes: Dimensions, head: HeadSizes) -> int:
-    """Elements of the matrices that the static engine lays out once more."""
+    """Elements of the matrices that the static engine lays out and holds once more.
+
+    Those of pre-norm layers it lays out too, and lets the model's own go.
+    """
     layers = sizes.linear_parameters if sizes.post_norm else 0
     return layers + (sizes.vocabulary * sizes.hidden if head.logits else 0)
 

@@ -26,7 +26,7 @@ from staticjob.records.prepared import InputFile, ModelFiles, Prepared, Started
 from staticjob.tasks.task_module import task_module
 
 # Raised whenever the engine's arithmetic or what a work prefix holds changes: two revisions never mix.
-ENGINE_REVISION = 2
+ENGINE_REVISION = 3
 # Settings that change no result, so that a new price or schedule still resumes.
 NEUTRAL = (
     "name",

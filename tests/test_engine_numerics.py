@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 from tiny_encoders import FAMILIES, cosine_distance, eager, job, rectangle, rows, save
+from torch import nn
 
 from staticjob.config.job import ModelConfig
+from staticjob.engine import attention, loader, pre_norm_layer
+from staticjob.engine.fusions import fuse
+from staticjob.engine.packed_linear import pack
 from staticjob.engine.post_norm_layer import PostNormLayer
 from staticjob.engine.pre_norm_layer import PreNormLayer
 from staticjob.engine.shape import Shape
 from staticjob.engine.static_engine import StaticEngine
-from staticjob.models.model_files import resolve
+from staticjob.models.model_files import model_config, resolve
 
 TOLERANCE = 2e-6
 LENGTHS = [1, 2, 3, 7, 8, 15, 16, 17, 24, 31, 32]
@@ -52,6 +58,52 @@ def test_the_layers_that_have_a_faster_equivalent_run_as_it(family: str, tmp_pat
     engine = StaticEngine(tmp_path, job(), [Shape(8, 2)])
     fused = [m for m in engine._model.modules() if isinstance(m, (PostNormLayer, PreNormLayer))]
     assert len(fused) == FAMILIES[family][2]
+
+
+def loaded(directory: Path) -> Any:
+    kind, cpu = attention.register(model_config(directory)), torch.device("cpu")
+    return loader.load_model(directory, ModelConfig(path=str(directory)), cpu, torch.float32, kind)
+
+
+def resident_of(file: Path) -> int:
+    """Bytes of a file that this process has in memory as mapped pages."""
+    total, counts = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if not line.split()[0].endswith(":"):
+            counts = line.endswith(str(file))
+        elif counts and line.startswith("Rss:"):
+            total += int(line.split()[1]) * 1024
+    return total
+
+
+def test_weights_that_were_laid_out_anew_leave_the_pages_of_their_file(tmp_path: Path) -> None:
+    save("llama", tmp_path, hidden_size=256, intermediate_size=1024)
+    model, file = loaded(tmp_path), tmp_path / "model.safetensors"
+    linear = [m.weight for m in model.modules() if isinstance(m, nn.Linear)]
+    size = sum(weight.numel() * 4 for weight in linear)
+    assert sum(weight.sum().item() for weight in linear), "all of it is read"
+    assert resident_of(file) >= size > 4 * 2**20
+    del linear
+    fuse(model)
+    assert resident_of(file) < size / 8
+
+
+def test_weights_that_are_laid_out_anew_are_held_once(tmp_path: Path) -> None:
+    save("llama", tmp_path)
+    model = loaded(tmp_path)
+    alive: list[int] = []
+
+    def laid_out(weight: torch.Tensor, *rest: Any) -> Any:
+        alive.append(sum(held() is not None for held in weights))
+        return pack(weight, *rest)
+
+    weights = [weakref.ref(p) for m in model.modules() if isinstance(m, nn.Linear) for p in [m.weight]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pre_norm_layer, "pack", laid_out)
+        fuse(model)
+    # Each layer has seven matrices, which go when the layer does.
+    assert alive == [len(weights) - 7 * (i // 7) for i in range(len(weights))]
+    assert not any(held() for held in weights)
 
 
 def test_a_layer_with_cross_attention_runs_unchanged(tmp_path: Path) -> None:

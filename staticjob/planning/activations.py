@@ -11,26 +11,27 @@ from staticjob.models.dimensions import Dimensions
 def layer_buffers(sizes: Dimensions) -> int:
     """Of a fused layer, kept from batch to batch.
 
-    `PostNormLayer`: query, key and value; a residual; the intermediate. `PreNormLayer`: the normed; query,
-    key and value; query and key turned; gate and up.
+    `PostNormLayer`: query, key and value; a residual; the intermediate. `PreNormLayer`: the normed; query and
+    key turned.
     """
     query, key_value = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
     if sizes.post_norm:
         return query + 2 * key_value + sizes.hidden + sizes.intermediate
-    return sizes.hidden + 2 * query + 3 * key_value + 2 * sizes.intermediate
+    return sizes.hidden + query + key_value
 
 
 def fused_values(sizes: Dimensions) -> int:
-    """Live at once beside the buffers of fused layers, of which each holds less.
+    """Live at once beside the buffers of fused layers.
 
-    Post-norm: the embeddings of words, positions and token types, and two sums of them. Pre-norm: what the
-    last layer left, and two steps of the norm behind it; or, in a layer, the residual, value head by head
-    and what attention gave.
+    Post-norm: the embeddings of words, positions and token types, and two sums of them. Pre-norm: the
+    residual, and with it gate and up; or gate times up and what the feed-forward gives; or value head by head
+    and what attention gave; or two steps of the norm behind the last layer.
     """
     if sizes.post_norm:
         return 5 * sizes.hidden
     query, key_value = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
-    return max(3 * sizes.hidden, sizes.hidden + key_value + query)
+    feed_forward = sizes.intermediate + max(sizes.intermediate, sizes.hidden)
+    return sizes.hidden + max(feed_forward, key_value + query, 2 * sizes.hidden)
 
 
 def module_values(sizes: Dimensions) -> int:

@@ -102,7 +102,8 @@ RULES: tuple[tuple[Callable[[Exception], bool], type[StaticJobError], str], ...]
     (
         _raised(boto.NoCredentialsError),
         ConfigError,
-        "no credentials found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role",
+        "no credentials found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role; "
+        "under Airflow airflow.aws_conn_id",
     ),
     (_raised(*SETTINGS), ConfigError, "{line}; correct the URI or the AWS settings"),
     (_raised(boto.SSLError), ConfigError, "{line}; check the store's certificate and AWS_CA_BUNDLE"),
