@@ -234,7 +234,9 @@ def test_a_stop_hands_over_the_rows_under_way_where_vllm_is_to_start_anyway(
     store = TextStore(pack.work, chunk, 1)
     store.resume()
     assert store.handed_over > 0
-    assert {len(tail.tokens) for tail in store.read().tails.values()} <= set(range(4, 7))
+    lengths = {len(tail.tokens) for tail in store.read().tails.values()}
+    assert 4 in lengths, "the batch that was at step 3"
+    assert lengths <= set(range(1, 7)), "the other lane's, wherever it was"
     assert_whole(pack.finish(), whole)
 
 
